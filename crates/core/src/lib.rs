@@ -1,0 +1,20 @@
+//! The machines of synod: everything the cluster *decides*, and nothing it *does*.
+//!
+//! A machine is a plain struct. Inputs are `handle_*` calls, time is an argument ([`TimerInstant`], monotonic),
+//! randomness comes from a seed the machine is given, and every call returns an outcome: what to store, what to
+//! publish, what to send, and when the machine wants to be polled next. A driver (or the simulator) turns bytes into
+//! inputs and outcomes into effects; it decides nothing. Ordered maps throughout, so equal inputs give equal outcomes.
+//!
+//! The crate is `no_std` + `alloc`: it cannot open a socket, read a clock or start a thread.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod id;
+pub mod membership;
+pub mod time;
+
+pub use id::{Authority, AuthorityError, Incarnation, IncarnationError, MemberId, NodeId, NodeIdError};
+pub use time::TimerInstant;
