@@ -1,1 +1,22 @@
-//! placeholder
+//! A whole cluster in one thread, on a network that does its worst.
+//!
+//! The simulator runs the production machines of `synod-core`: the same code that a node runs, driven by a virtual clock
+//! and a virtual network instead of tokio and sockets. Messages are delayed, lost, doubled, reordered and cut off by
+//! partitions; nodes crash, restart with a new incarnation, freeze, and live with clocks that run fast or slow. All
+//! chance comes from one seed, so one seed is one history, to the last message.
+//!
+//! After every step the [invariants](Violation) of membership are checked. A run ends by healing everything and waiting
+//! for all views to agree. A failure names the seed and the command that replays it.
+
+mod invariants;
+mod network;
+mod node;
+mod report;
+mod scenario;
+mod world;
+
+pub use invariants::Violation;
+pub use network::NetworkConfig;
+pub use report::{Report, TraceLine};
+pub use scenario::{Fault, RunError, Scenario, ScenarioError, run_scenario};
+pub use world::{Formation, NODES_MAX, SimConfig, SimError, Simulation};

@@ -1,1 +1,11 @@
-//! placeholder
+//! synod: a cluster that forms itself.
+//!
+//! This crate is the facade: it re-exports the layers that applications use, and it is home to the `synod` binary.
+//!
+//! - [`core`]: the machines, which decide everything and do nothing;
+//! - [`cluster`]: the drivers that run them on tokio;
+//! - [`sim`]: the simulator, for testing against a hostile network.
+
+pub use synod_cluster as cluster;
+pub use synod_core as core;
+pub use synod_sim as sim;

@@ -1,0 +1,149 @@
+//! `synod sim`: one line per event on the way, a summary at the end.
+//!
+//! The log goes to standard output, or nowhere with `--json` or `--quiet`; a failure says how to see it again.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anstream::{eprintln, println, stdout};
+use anstyle::{AnsiColor, Style};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use synod_sim::{NODES_MAX, Report, RunError, Scenario, SimConfig, SimError, TraceLine, run_scenario};
+
+/// Arguments of `synod sim`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The seed: one seed is one history. Random when not given.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How many nodes, 1 to 5000.
+    #[arg(long, default_value_t = 5, value_parser = nodes)]
+    nodes: usize,
+    /// What happens to them.
+    #[arg(long, default_value = "tour", value_parser = scenario())]
+    scenario: Scenario,
+    /// The share of messages that are lost from the beginning, 0 to 1.
+    #[arg(long, default_value_t = 0.0)]
+    loss: f64,
+    /// How many seeds to run, counting up from the first.
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    /// Print the report as JSON, and nothing else.
+    #[arg(long)]
+    json: bool,
+    /// Do not print events.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let first = args.seed.unwrap_or_else(random_seed);
+    for seed in first..first.saturating_add(args.seeds.max(1)) {
+        let silent = args.json || args.quiet;
+        if !silent {
+            heading(args, seed);
+        }
+        let started = Instant::now();
+        let mut config = SimConfig::new(seed, args.nodes);
+        config.network.loss = args.loss;
+        let sink: Option<Box<dyn FnMut(&TraceLine)>> =
+            if silent { None } else { Some(Box::new(|line| print_line(line))) };
+        match run_scenario(config, args.scenario, sink) {
+            Ok(report) if args.json => print_json(&report),
+            Ok(report) => summary(&report, started),
+            Err(RunError::Setup(error)) => return usage(&error),
+            Err(error) => {
+                failure(args, seed, &error);
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn heading(args: &Args, seed: u64) {
+    println!("{BOLD}{}{BOLD:#}: {}", args.scenario, args.scenario.summary());
+    println!("{} nodes, seed {seed}\n", args.nodes);
+}
+
+fn print_line(line: &TraceLine) {
+    let style = match line.kind {
+        "crash" | "partition" | "pause" | "network" => AnsiColor::Red.on_default(),
+        "heal" | "restart" | "resume" | "start" => AnsiColor::Green.on_default(),
+        "topology" => AnsiColor::Cyan.on_default(),
+        "quarantine" | "rejoin" | "quorum" => AnsiColor::Yellow.on_default(),
+        _ => Style::new(),
+    };
+    // A closed pipe (`| head`) ends the log, not the run.
+    let _ = writeln!(stdout(), "{style}{line}{style:#}");
+}
+
+fn summary(report: &Report, started: Instant) {
+    println!(
+        "\n{GREEN}✓{GREEN:#} {} members agree, {:.2} s after the last fault ended; every invariant held",
+        report.members,
+        report.converged_after_ms as f64 / 1000.0,
+    );
+    println!(
+        "  {:.1} s simulated in {:.2} s: {} steps, {} messages ({} lost, {} doubled), {} false deaths",
+        report.simulated_ms as f64 / 1000.0,
+        started.elapsed().as_secs_f64(),
+        report.steps,
+        report.messages_sent,
+        report.messages_lost,
+        report.messages_doubled,
+        report.false_deaths,
+    );
+    println!(
+        "  see it again: synod sim --seed {} --nodes {} --scenario {}",
+        report.seed, report.nodes, report.scenario
+    );
+}
+
+fn print_json(report: &Report) {
+    match serde_json::to_string(report) {
+        Ok(json) => println!("{json}"),
+        Err(error) => eprintln!("the report could not be printed: {error}"),
+    }
+}
+
+fn failure(args: &Args, seed: u64, error: &RunError) {
+    let loss = if args.loss > 0.0 { format!(" --loss {}", args.loss) } else { String::new() };
+    eprintln!("\n{RED}✗{RED:#} {error}");
+    eprintln!(
+        "  seed {seed}; see it again: synod sim --seed {seed} --nodes {} --scenario {}{loss}",
+        args.nodes, args.scenario
+    );
+}
+
+fn usage(error: &SimError) -> ExitCode {
+    eprintln!("{RED}error:{RED:#} {error}");
+    ExitCode::from(2)
+}
+
+fn nodes(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(nodes) if (1..=NODES_MAX).contains(&nodes) => Ok(nodes),
+        _ => Err(format!("a number from 1 to {NODES_MAX}")),
+    }
+}
+
+fn scenario() -> impl TypedValueParser<Value = Scenario> {
+    let names = PossibleValuesParser::new(
+        Scenario::ALL
+            .map(|scenario| clap::builder::PossibleValue::new(scenario.name()).help(scenario.summary())),
+    );
+    names.try_map(|name| name.parse::<Scenario>())
+}
+
+/// A seed nobody chose. It is printed, so the run can be repeated.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    // Small enough to be typed again.
+    RandomState::new().hash_one(0) % 1_000_000
+}
+
+const BOLD: Style = Style::new().bold();
+const GREEN: Style = AnsiColor::Green.on_default().bold();
+const RED: Style = AnsiColor::Red.on_default().bold();
