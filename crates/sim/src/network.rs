@@ -70,9 +70,11 @@ impl Network {
         self.config.loss = loss;
     }
 
-    /// No more cuts and no more loss.
-    pub(crate) fn heal(&mut self) {
+    /// No more cuts and no more loss. True when there were any.
+    pub(crate) fn heal(&mut self) -> bool {
+        let faulty = self.config.loss > 0.0 || self.sides.iter().any(|side| *side != 0);
         self.sides.fill(0);
         self.config.loss = 0.0;
+        faulty
     }
 }

@@ -322,8 +322,9 @@ impl Simulation {
 
     /// Ends every fault: no cuts, no loss, nobody frozen. Crashed processes stay down.
     pub fn heal(&mut self) {
-        self.say("heal", "no cuts, no loss, nobody frozen".to_owned());
-        self.network.heal();
+        if self.network.heal() || self.nodes.iter().any(|node| node.power == Power::Paused) {
+            self.say("heal", "no cuts, no loss, nobody frozen".to_owned());
+        }
         for node in 0..self.nodes.len() {
             self.resume(node);
         }

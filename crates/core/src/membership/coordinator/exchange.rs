@@ -4,6 +4,9 @@
 //! A verdict is final for the life it concerns, so two such parts cannot simply merge: together they would have declared
 //! everyone dead. Instead the lighter part *yields*. Each of its members, when it meets the heavier part, forgets its
 //! view with all verdicts in it, takes a new incarnation and asks to be let in, exactly as if it had been restarted.
+//!
+//! A refusal is answered at most once, by saying that one's own side is the heavier, and that is answered by nothing but
+//! yielding. So no two nodes can refuse each other for ever.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -38,9 +41,12 @@ impl Run {
             GossipSender::Client(authority) => return self.answer_client(&authority, &message.body, out),
         };
         if self.mode == MembershipCoordinatorState::Member && sender.member.node == self.own.node {
-            return self.meet_namesake(&sender, now, out);
+            return self.meet_namesake(&sender, &message.body, now, out);
         }
-        if let Err(error) = self.check_quarantine(&sender.member, &sender.authority, now, out) {
+        // A refusal may come from a side that was given up, and settles which side goes on: quarantine must not stop it.
+        if !matches!(message.body, GossipBody::Refused(_))
+            && let Err(error) = self.check_quarantine(&sender.member, &sender.authority, now, out)
+        {
             self.refuse(&sender, error.clone(), out);
             return Err(error);
         }
@@ -403,32 +409,31 @@ impl Run {
     fn meet_namesake(
         &mut self,
         sender: &NodeRecord,
+        body: &GossipBody,
         now: TimerInstant,
         out: &mut MembershipCoordinatorOutcome,
     ) -> Result<(), MembershipError> {
-        match sender.member.incarnation.cmp(&self.own.incarnation) {
+        let error = match sender.member.incarnation.cmp(&self.own.incarnation) {
             Ordering::Greater => {
                 self.hear_of_later_life(sender, now, out);
-                Ok(())
+                return Ok(());
             }
             // An echo of one's own words: harmless.
-            Ordering::Equal if sender.authority == self.authority => Ok(()),
-            Ordering::Equal => {
-                let error = MembershipError::IdentityConflict {
-                    member: sender.member.clone(),
-                    held_at: self.authority.clone(),
-                    requested_at: sender.authority.clone(),
-                };
-                self.refuse(sender, error.clone(), out);
-                Err(error)
-            }
+            Ordering::Equal if sender.authority == self.authority => return Ok(()),
+            Ordering::Equal => MembershipError::IdentityConflict {
+                member: sender.member.clone(),
+                held_at: self.authority.clone(),
+                requested_at: sender.authority.clone(),
+            },
             Ordering::Less => {
                 let known = self.own.incarnation;
-                let error = MembershipError::StaleIncarnation { member: sender.member.clone(), known };
-                self.refuse(sender, error.clone(), out);
-                Err(error)
+                MembershipError::StaleIncarnation { member: sender.member.clone(), known }
             }
+        };
+        if !matches!(body, GossipBody::Refused(_)) {
+            self.refuse(sender, error.clone(), out);
         }
+        Err(error)
     }
 
     /// A message from a life that is over here. It is told so, unless it gave us up too: then the lighter side yields.
@@ -440,28 +445,26 @@ impl Run {
         now: TimerInstant,
         out: &mut MembershipCoordinatorOutcome,
     ) -> Result<(), MembershipError> {
-        let standing = match body {
-            GossipBody::Probe { standing, .. } => Some(standing),
-            GossipBody::Refused(refusal) => Some(refusal.standing),
-            _ => None,
-        };
-        match standing {
-            Some(theirs) => {
-                self.weigh(sender, &theirs, now, out);
-                Ok(())
+        match body {
+            GossipBody::Probe { standing, .. } => self.weigh(sender, &standing, true, now, out),
+            GossipBody::Refused(refusal) => {
+                let last_word = matches!(refusal.reason, MembershipError::Outranked { .. });
+                self.weigh(sender, &refusal.standing, !last_word, now, out);
             }
-            None => {
+            _ => {
                 self.refuse(sender, error.clone(), out);
-                Err(error)
+                return Err(error);
             }
         }
+        Ok(())
     }
 
-    /// Two sides that do not belong together: the lighter one yields, the heavier one says so.
+    /// Two sides that do not belong together: the lighter one yields, the heavier one says so if it may `answer`.
     fn weigh(
         &mut self,
         sender: &NodeRecord,
         theirs: &Standing,
+        answer: bool,
         now: TimerInstant,
         out: &mut MembershipCoordinatorOutcome,
     ) {
@@ -473,7 +476,7 @@ impl Run {
         if order == Ordering::Greater {
             let above = self.own.incarnation;
             self.rejoin(RejoinReason::Outranked, above, Some(&sender.authority), now, out);
-        } else {
+        } else if answer {
             self.refuse(sender, MembershipError::Outranked { reachable: mine.reachable }, out);
         }
     }
@@ -490,17 +493,18 @@ impl Run {
         if self.joining.is_some() || self.own().is_none() {
             return;
         }
-        if let Some(verdict) = verdict {
+        // A verdict on an earlier life says nothing about this one: whoever holds it has not met us yet.
+        if let Some(verdict) = verdict.filter(|verdict| self.concerns_this_life(verdict)) {
             return self.was_judged(sender, &verdict, theirs, now, out);
         }
-        let known = self.table.record(&sender.member.node).is_some();
-        if known {
+        let known = self.table.record(&sender.member.node);
+        if known.is_some_and(|known| known.member == sender.member) {
             // The news of us has not reached the sender yet.
             let delta = self.engine.delta_for(None, Some(MembershipVersion::ZERO), &self.table);
             let view = self.engine.view_digest(&self.table);
             self.send(&sender.authority, GossipBody::Push { delta, view }, out);
         } else {
-            self.weigh(sender, theirs, now, out);
+            self.weigh(sender, theirs, true, now, out);
         }
     }
 
@@ -515,13 +519,10 @@ impl Run {
             return;
         }
         if let MembershipError::Outranked { .. } = refusal.reason {
-            return self.weigh(sender, &refusal.standing, now, out);
+            return self.weigh(sender, &refusal.standing, false, now, out);
         }
-        match &refusal.verdict {
-            Some(verdict) if verdict.member.node == self.own.node => {
-                self.was_judged(sender, verdict, &refusal.standing, now, out);
-            }
-            _ => {}
+        if let Some(verdict) = &refusal.verdict {
+            self.was_judged(sender, verdict, &refusal.standing, now, out);
         }
         if self.joining.is_some() {
             let by = sender.authority.clone();
@@ -539,11 +540,10 @@ impl Run {
         now: TimerInstant,
         out: &mut MembershipCoordinatorOutcome,
     ) {
-        let life = verdict.member.incarnation;
-        let concerns_us = verdict.member.node == self.own.node && life >= self.own.incarnation;
-        if !concerns_us {
+        if !self.concerns_this_life(verdict) {
             return;
         }
+        let life = verdict.member.incarnation;
         if life > self.own.incarnation {
             return self.hear_of_later_life(verdict, now, out);
         }
@@ -633,6 +633,10 @@ impl Run {
             }
             _ => None,
         }
+    }
+
+    fn concerns_this_life(&self, verdict: &NodeRecord) -> bool {
+        verdict.member.node == self.own.node && verdict.member.incarnation >= self.own.incarnation
     }
 
     fn is_yielding(&self) -> bool {
