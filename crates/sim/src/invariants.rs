@@ -213,3 +213,6 @@ fn check_progress(step: &Step<'_>) -> Check {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

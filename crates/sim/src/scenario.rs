@@ -238,13 +238,13 @@ pub fn run_scenario(
     }
     simulation.heal();
     let limit = convergence_limit(&simulation);
-    let converged = simulation.run_until(limit, |simulation| simulation.converged().is_ok())?;
+    let survivor = (0..nodes).find(|node| simulation.lives(*node));
+    let converged = simulation.run_until(limit, |sim| survivor.is_none() || sim.converged().is_ok())?;
     let Some(took) = converged else {
         let why = simulation.converged().err().unwrap_or_default();
         return Err(RunError::NotConverged { limit, why });
     };
     let (messages_sent, messages_lost, messages_doubled) = simulation.messages();
-    let survivor = (0..nodes).find(|node| simulation.lives(*node));
     let view = survivor.map(|node| simulation.coordinator(node));
     Ok(Report {
         seed,

@@ -336,7 +336,7 @@ impl Simulation {
     /// The first difference found.
     pub fn converged(&self) -> Result<(), String> {
         let running: Vec<_> = self.nodes.iter().filter(|node| node.lives()).collect();
-        let Some(first) = running.first() else { return Ok(()) };
+        let Some(first) = running.first() else { return Err("nobody runs".to_owned()) };
         let mut expected: Vec<_> =
             running.iter().filter_map(|node| node.coordinator.own().cloned()).collect();
         expected.sort();
