@@ -181,7 +181,10 @@ impl GossipEngine {
         self.view.required_stale = true;
         let reachable = record.status.is_reachable();
         match self.peers.get_mut(&record.member.node) {
-            Some(peer) if peer.member == record.member => peer.reachable = reachable,
+            // The same identity at another address is another process: what the first one held says nothing.
+            Some(peer) if peer.member == record.member && peer.authority == record.authority => {
+                peer.reachable = reachable;
+            }
             _ => {
                 let peer = Peer {
                     member: record.member.clone(),
