@@ -215,6 +215,7 @@ impl GossipEngine {
         let Some(peer) = self.peers.get_mut(node) else { return Ok(()) };
         if let Some(after) = peer.received.filter(|received| delta.from() > *received) {
             self.phase = GossipPhase::Reconciling;
+            self.mark_unseen(node);
             self.events.push(GossipEvent::ReconcilingRequested { peer: node.clone(), after });
             return Err(GossipGap { after });
         }
@@ -262,6 +263,7 @@ impl GossipEngine {
     /// An exchange ended and the views still differ. True when that happened too often in a row: the peer then gets
     /// everything with the next push, and should be asked for everything.
     pub fn note_mismatch(&mut self, node: &NodeId) -> bool {
+        self.mark_unseen(node);
         let Some(peer) = self.peers.get_mut(node) else { return false };
         peer.mismatches += 1;
         if peer.mismatches < TRIES_MAX {
@@ -276,6 +278,7 @@ impl GossipEngine {
     pub fn note_conflict(&mut self, peer: &NodeId, accepted: NodeRecord, rejected: NodeRecord) {
         self.conflict = true;
         self.phase = GossipPhase::Reconciling;
+        self.mark_unseen(peer);
         self.events.push(GossipEvent::ConflictDetected { peer: peer.clone(), accepted, rejected });
     }
 
@@ -450,6 +453,13 @@ impl GossipEngine {
         }
     }
 
+    /// A peer turned out to hold another view, whatever it acknowledged before.
+    fn mark_unseen(&mut self, node: &NodeId) {
+        if let Ok(index) = self.view.order.binary_search(node) {
+            clear_bit(&mut self.view.seen, index);
+        }
+    }
+
     /// Brings the view in line with the table. Done when needed and not at every change: changes come in bursts.
     fn refresh(&mut self, table: &MembershipTable) {
         if self.view.order_stale {
@@ -490,6 +500,12 @@ fn bit(words: &[u64], index: usize) -> bool {
 fn set_bit(words: &mut [u64], index: usize) {
     if let Some(word) = words.get_mut(index / 64) {
         *word |= 1 << (index % 64);
+    }
+}
+
+fn clear_bit(words: &mut [u64], index: usize) {
+    if let Some(word) = words.get_mut(index / 64) {
+        *word &= !(1 << (index % 64));
     }
 }
 
