@@ -340,7 +340,7 @@ impl GossipEngine {
         if self.agreed() {
             self.phase = GossipPhase::Confirmed;
             self.conflict = false;
-            self.assume_informed_if(table, |engine, node| engine.has_seen(node));
+            self.assume_informed_if(table, Self::has_seen);
             let took = now.saturating_since(self.changed_at);
             self.events.push(GossipEvent::Confirmed { version: table.version(), took });
         } else if self.phase == GossipPhase::Diffusing && now >= self.changed_at + self.convergence_timeout {
