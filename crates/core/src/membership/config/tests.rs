@@ -6,6 +6,8 @@ use super::*;
 use crate::membership::phi::{INTERVAL_MAX, SAMPLES_MAX};
 
 type Config = MembershipCoordinatorConfig;
+/// Picks one field of the settings.
+type Field<T> = fn(&mut Config) -> &mut T;
 
 const NANOSECOND: Duration = Duration::from_nanos(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -21,7 +23,7 @@ fn the_defaults_and_presets_are_valid() {
 fn every_duration_is_accepted_up_to_its_bounds_and_refused_beyond_by_name() {
     let shortest = Duration::from_millis(10);
     let week = HOUR * 24 * 7;
-    let fields: [(&str, Duration, Duration, fn(&mut Config) -> &mut Duration); 11] = [
+    let fields: [(&str, Duration, Duration, Field<Duration>); 11] = [
         ("heartbeat_interval", shortest, HOUR, |config| &mut config.heartbeat_interval),
         ("suspect_timeout", shortest, HOUR, |config| &mut config.suspect_timeout),
         ("dead_timeout", shortest, week, |config| &mut config.dead_timeout),
@@ -53,7 +55,7 @@ fn every_duration_is_accepted_up_to_its_bounds_and_refused_beyond_by_name() {
 
 #[test]
 fn every_count_is_accepted_up_to_its_bounds_and_refused_beyond_by_name() {
-    let fields: [(&str, usize, fn(&mut Config) -> &mut usize); 3] = [
+    let fields: [(&str, usize, Field<usize>); 3] = [
         ("heartbeat_monitors", 100, |config| &mut config.heartbeat_monitors),
         ("gossip_fanout", 100, |config| &mut config.gossip_fanout),
         ("members_max", 100_000, |config| &mut config.members_max),

@@ -4,6 +4,9 @@ use alloc::string::ToString;
 
 use super::*;
 
+/// Picks one duration of the settings.
+type Field = fn(&mut PhiConfig) -> &mut Duration;
+
 const NO_EXTRA: Duration = Duration::ZERO;
 const NANOSECOND: Duration = Duration::from_nanos(1);
 const MICROSECOND: Duration = Duration::from_micros(1);
@@ -332,7 +335,7 @@ fn every_setting_out_of_range_is_refused_by_name() {
         assert_eq!(PhiConfig { max_samples, ..base() }.validate(), Ok(()));
     }
 
-    let fields: [(&str, Duration, fn(&mut PhiConfig) -> &mut Duration); 4] = [
+    let fields: [(&str, Duration, Field); 4] = [
         ("min_std_deviation", MICROSECOND, |config| &mut config.min_std_deviation),
         // Only the pause may be nothing at all; anything else below the resolution would be a silent zero.
         ("acceptable_pause", Duration::ZERO, |config| &mut config.acceptable_pause),
