@@ -19,9 +19,13 @@ fn the_probe_notices_std() {
     fs::create_dir_all(copy.join("src")).expect("a directory for the copy");
     let read = |file: &str| fs::read_to_string(probe().join(file)).expect(file);
     let write = |file: &str, text: &str| fs::write(copy.join(file), text).expect(file);
+    // Under a name of its own: the builds share a directory, and cargo would take one for the other.
+    let renamed =
+        |text: &str| replaced(text, r#"name = "synod-core-probe""#, r#"name = "synod-core-probe-with-std""#);
     let core = env!("CARGO_MANIFEST_DIR").replace('\\', "/");
-    write("Cargo.toml", &replaced(&read("Cargo.toml"), r#"path = "..""#, &format!(r#"path = "{core}""#)));
-    write("Cargo.lock", &read("Cargo.lock"));
+    let manifest = replaced(&read("Cargo.toml"), r#"path = "..""#, &format!(r#"path = "{core}""#));
+    write("Cargo.toml", &renamed(&manifest));
+    write("Cargo.lock", &renamed(&read("Cargo.lock")));
     write("src/lib.rs", &replaced(&read("src/lib.rs"), "#![no_std]", "#![no_std]\nextern crate std;"));
 
     let output = build(&copy.join("Cargo.toml"));
