@@ -181,7 +181,10 @@ impl GossipEngine {
         self.view.required_stale = true;
         let reachable = record.status.is_reachable();
         match self.peers.get_mut(&record.member.node) {
-            Some(peer) if peer.member == record.member => peer.reachable = reachable,
+            // The same identity at another address is another process: what the first one held says nothing.
+            Some(peer) if peer.member == record.member && peer.authority == record.authority => {
+                peer.reachable = reachable;
+            }
             _ => {
                 let peer = Peer {
                     member: record.member.clone(),
@@ -212,6 +215,7 @@ impl GossipEngine {
         let Some(peer) = self.peers.get_mut(node) else { return Ok(()) };
         if let Some(after) = peer.received.filter(|received| delta.from() > *received) {
             self.phase = GossipPhase::Reconciling;
+            self.mark_unseen(node);
             self.events.push(GossipEvent::ReconcilingRequested { peer: node.clone(), after });
             return Err(GossipGap { after });
         }
@@ -259,6 +263,7 @@ impl GossipEngine {
     /// An exchange ended and the views still differ. True when that happened too often in a row: the peer then gets
     /// everything with the next push, and should be asked for everything.
     pub fn note_mismatch(&mut self, node: &NodeId) -> bool {
+        self.mark_unseen(node);
         let Some(peer) = self.peers.get_mut(node) else { return false };
         peer.mismatches += 1;
         if peer.mismatches < TRIES_MAX {
@@ -273,6 +278,7 @@ impl GossipEngine {
     pub fn note_conflict(&mut self, peer: &NodeId, accepted: NodeRecord, rejected: NodeRecord) {
         self.conflict = true;
         self.phase = GossipPhase::Reconciling;
+        self.mark_unseen(peer);
         self.events.push(GossipEvent::ConflictDetected { peer: peer.clone(), accepted, rejected });
     }
 
@@ -334,7 +340,7 @@ impl GossipEngine {
         if self.agreed() {
             self.phase = GossipPhase::Confirmed;
             self.conflict = false;
-            self.assume_informed_if(table, |engine, node| engine.has_seen(node));
+            self.assume_informed_if(table, Self::has_seen);
             let took = now.saturating_since(self.changed_at);
             self.events.push(GossipEvent::Confirmed { version: table.version(), took });
         } else if self.phase == GossipPhase::Diffusing && now >= self.changed_at + self.convergence_timeout {
@@ -447,6 +453,13 @@ impl GossipEngine {
         }
     }
 
+    /// A peer turned out to hold another view, whatever it acknowledged before.
+    fn mark_unseen(&mut self, node: &NodeId) {
+        if let Ok(index) = self.view.order.binary_search(node) {
+            clear_bit(&mut self.view.seen, index);
+        }
+    }
+
     /// Brings the view in line with the table. Done when needed and not at every change: changes come in bursts.
     fn refresh(&mut self, table: &MembershipTable) {
         if self.view.order_stale {
@@ -487,6 +500,12 @@ fn bit(words: &[u64], index: usize) -> bool {
 fn set_bit(words: &mut [u64], index: usize) {
     if let Some(word) = words.get_mut(index / 64) {
         *word |= 1 << (index % 64);
+    }
+}
+
+fn clear_bit(words: &mut [u64], index: usize) {
+    if let Some(word) = words.get_mut(index / 64) {
+        *word &= !(1 << (index % 64));
     }
 }
 

@@ -175,13 +175,13 @@ impl PhiFailureDetector {
             self.watch(node, now);
             return self.heartbeat(node, now);
         };
-        // An interval that ends an outage, or begins before the first beat, says nothing about the rhythm.
-        if peer.heard && !peer.suspect {
+        // An interval that ends an outage, begins before the first beat or runs backwards says nothing about the rhythm.
+        if peer.heard && !peer.suspect && now >= peer.last {
             let samples_max = self.config.max_samples;
             peer.history.push(now.saturating_since(peer.last), samples_max);
         }
+        peer.last = if peer.heard { peer.last.max(now) } else { now };
         peer.heard = true;
-        peer.last = now;
         let was_suspect = core::mem::take(&mut peer.suspect);
         self.schedule(node);
         was_suspect.then(|| PhiEffect::Reachable(node.clone()))

@@ -92,10 +92,8 @@ impl QuarantineTable {
                 (Some(known), Some(offered)) => Some(known.max(offered)),
                 _ => None,
             };
-            // A judgement on one life must not narrow a quarantine of the whole address.
-            let narrower = matches!(entry.reason, QuarantineReason::Dead(_))
-                && !matches!(known.reason, QuarantineReason::Dead(_));
-            if narrower {
+            // A judgement on a life that is kept out anyway must not narrow the quarantine to that life.
+            if matches!(&entry.reason, QuarantineReason::Dead(member) if known.covers(member)) {
                 entry.reason = known.reason.clone();
             }
             if *known == entry {

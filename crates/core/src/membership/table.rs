@@ -128,7 +128,7 @@ impl MembershipTable {
                 Ordering::Greater => {}
             }
         }
-        if let Some(holder) = self.live_holder(authority).filter(|holder| holder.member.node != member.node) {
+        if let Some(holder) = self.other_live_holder(authority, &member.node) {
             return Err(MembershipError::AuthorityConflict {
                 authority: authority.clone(),
                 held_by: holder.member.clone(),
@@ -242,9 +242,11 @@ impl MembershipTable {
         MembershipSnapshot { version: self.version, records: self.records().cloned().collect() }
     }
 
-    /// The live node that listens at `authority`.
-    fn live_holder(&self, authority: &Authority) -> Option<&NodeRecord> {
-        self.records().find(|record| record.authority == *authority && !record.status.is_final())
+    /// A live node other than `node` that listens at `authority`.
+    fn other_live_holder(&self, authority: &Authority, node: &NodeId) -> Option<&NodeRecord> {
+        self.records().find(|record| {
+            record.authority == *authority && record.member.node != *node && !record.status.is_final()
+        })
     }
 
     fn check_room(&self, node: &NodeId) -> Result<(), MembershipError> {

@@ -243,6 +243,8 @@ impl Run {
         out: &mut MembershipCoordinatorOutcome,
     ) {
         let own_before = self.own.clone();
+        // A peer that holds our view left nothing out, wherever its delta begins.
+        self.engine.compare_view(&sender.member.node, view, &self.table);
         if !self.take_delta(sender, delta, now, out) || self.own != own_before {
             return;
         }

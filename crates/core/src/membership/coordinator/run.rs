@@ -238,8 +238,11 @@ impl Run {
         if *member == self.own || !status.is_active() {
             return Ok(());
         }
+        // A heartbeat that was under way while the ring moved on must not begin a watch: no further one will follow.
+        if self.watched.contains(&member.node) || !self.config.gossip_enabled {
+            self.detector.heartbeat(&member.node, self.observed(now));
+        }
         // A reachable effect and a suspicion learnt from others are refuted alike: the member was heard.
-        self.detector.heartbeat(&member.node, self.observed(now));
         if status != NodeStatus::Up {
             self.change(&member.node, NodeStatus::Up, now, out);
         }
