@@ -283,7 +283,7 @@ impl GossipEngine {
     }
 
     /// One round: picks peers that are not known to hold our view, or a single random one when all do. Returns the
-    /// pushes and how many earlier ones were still unanswered.
+    /// pushes and how many earlier ones to peers that should have answered were still unanswered.
     pub fn round(&mut self, table: &MembershipTable, now: TimerInstant) -> (Vec<GossipPush>, usize) {
         self.evaluate(table, now);
         let mut candidates = self.candidates(now);
@@ -296,7 +296,8 @@ impl GossipEngine {
             let attempts = match peer.unanswered {
                 None => 0,
                 Some(push) => {
-                    silent += 1;
+                    // The silence of a suspect is known to be its own; that of others may be ours.
+                    silent += usize::from(peer.reachable);
                     if push.attempts + 1 == TRIES_MAX {
                         // Whatever the peer may have missed, the next push repairs it.
                         peer.acked = MembershipVersion::ZERO;

@@ -137,7 +137,9 @@ impl Run {
         let (fanout, interval) = (self.config.gossip_fanout, self.config.gossip_interval);
         let Some(joining) = self.joining.as_mut() else { return };
         let targets: Vec<_> = if joining.attempts < PREFERRED_TRIES {
-            joining.contacts.iter().take(fanout).cloned().collect()
+            // Whoever yields asks the side it yields to; its old side would only take it back.
+            let count = if joining.yielding { 1 } else { fanout };
+            joining.contacts.iter().take(count).cloned().collect()
         } else {
             let mut shuffled = joining.contacts.clone();
             self.rng.shuffle(&mut shuffled);
