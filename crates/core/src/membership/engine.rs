@@ -286,12 +286,10 @@ impl GossipEngine {
     /// pushes and how many earlier ones to peers that should have answered were still unanswered.
     pub fn round(&mut self, table: &MembershipTable, now: TimerInstant) -> (Vec<GossipPush>, usize) {
         self.evaluate(table, now);
-        let mut candidates = self.candidates(now);
-        let count = if self.phase == GossipPhase::Confirmed { 1 } else { self.fanout };
+        self.refresh(table);
         let mut pushes = Vec::new();
         let mut silent = 0;
-        for _ in 0..count.min(candidates.len()) {
-            let node = candidates.swap_remove(self.rng.usize(..candidates.len()));
+        for node in self.targets(now) {
             let Some(peer) = self.peers.get_mut(&node) else { continue };
             let attempts = match peer.unanswered {
                 None => 0,
@@ -329,7 +327,7 @@ impl GossipEngine {
 
     /// The whole table was just received from the cluster, so nobody there needs it from us.
     pub fn assume_informed(&mut self, table: &MembershipTable) {
-        self.assume_informed_if(table, |_, _| true);
+        self.peers.values_mut().for_each(|peer| peer.acked = table.version());
     }
 
     /// Re-evaluates the phase.
@@ -341,7 +339,7 @@ impl GossipEngine {
         if self.agreed() {
             self.phase = GossipPhase::Confirmed;
             self.conflict = false;
-            self.assume_informed_if(table, Self::has_seen);
+            self.assume_informed_if_seen(table);
             let took = now.saturating_since(self.changed_at);
             self.events.push(GossipEvent::Confirmed { version: table.version(), took });
         } else if self.phase == GossipPhase::Diffusing && now >= self.changed_at + self.convergence_timeout {
@@ -401,19 +399,34 @@ impl GossipEngine {
         core::mem::take(&mut self.events)
     }
 
-    /// Peers worth a message: while a change spreads, those not known to have it; when all have it, anyone. Those that
+    /// Random peers worth a message: while a change spreads, some not known to have it; when all have it, one. Those that
     /// did not answer wait for their turn.
-    fn candidates(&self, now: TimerInstant) -> Vec<NodeId> {
+    fn targets(&mut self, now: TimerInstant) -> Vec<NodeId> {
         let spreading = self.phase != GossipPhase::Confirmed;
-        let order = self.view.order.iter().enumerate();
-        order
-            .filter(|(index, _)| !(spreading && bit(&self.view.seen, *index)))
-            .filter(|(_, node)| {
-                let due = |peer: &Peer| peer.unanswered.is_none_or(|push| push.retry_at <= now);
-                self.peers.get(*node).is_some_and(due)
-            })
-            .map(|(_, node)| node.clone())
-            .collect()
+        let count = if spreading { self.fanout } else { 1 };
+        let (order, seen, peers) = (&self.view.order, &self.view.seen, &self.peers);
+        let worth = |index: usize| {
+            let due = |peer: &Peer| peer.unanswered.is_none_or(|push| push.retry_at <= now);
+            !(spreading && bit(seen, index)) && peers.get(&order[index]).is_some_and(due)
+        };
+        let mut chosen: Vec<usize> = Vec::with_capacity(count);
+        // In a large cluster most draws hit; looking at everyone is for the rest.
+        for _ in 0..DRAWS_PER_TARGET * count {
+            if chosen.len() == count || order.is_empty() {
+                break;
+            }
+            let index = self.rng.usize(..order.len());
+            if !chosen.contains(&index) && worth(index) {
+                chosen.push(index);
+            }
+        }
+        if chosen.len() < count {
+            let mut rest: Vec<_> =
+                (0..order.len()).filter(|index| !chosen.contains(index) && worth(*index)).collect();
+            self.rng.shuffle(&mut rest);
+            chosen.extend(rest.into_iter().take(count - chosen.len()));
+        }
+        chosen.into_iter().map(|index| order[index].clone()).collect()
     }
 
     fn agreed(&self) -> bool {
@@ -434,10 +447,12 @@ impl GossipEngine {
         }
     }
 
-    fn assume_informed_if(&mut self, table: &MembershipTable, holds: impl Fn(&Self, &NodeId) -> bool) {
-        let informed: Vec<_> = self.peers.keys().filter(|node| holds(self, node)).cloned().collect();
-        for node in informed {
-            if let Some(peer) = self.peers.get_mut(&node) {
+    /// Whoever holds our view needs nothing of it. Both lists are in node order, so one walk suffices.
+    fn assume_informed_if_seen(&mut self, table: &MembershipTable) {
+        let mut order = self.view.order.iter().enumerate().peekable();
+        for (node, peer) in &mut self.peers {
+            while order.next_if(|(_, other)| *other < node).is_some() {}
+            if order.peek().is_some_and(|(index, other)| *other == node && bit(&self.view.seen, *index)) {
                 peer.acked = table.version();
             }
         }
@@ -484,9 +499,11 @@ impl GossipEngine {
         if self.view.required_stale {
             self.view.required.clear();
             self.view.required.resize(words, 0);
-            for (index, node) in self.view.order.iter().enumerate() {
-                if self.peers.get(node).is_some_and(|peer| peer.reachable) {
-                    set_bit(&mut self.view.required, index);
+            let mut order = self.view.order.iter().enumerate().peekable();
+            for (node, _) in self.peers.iter().filter(|(_, peer)| peer.reachable) {
+                while order.next_if(|(_, other)| *other < node).is_some() {}
+                if let Some((index, _)) = order.peek().filter(|(_, other)| *other == node) {
+                    set_bit(&mut self.view.required, *index);
                 }
             }
             self.view.required_stale = false;
@@ -510,6 +527,8 @@ fn clear_bit(words: &mut [u64], index: usize) {
     }
 }
 
+/// How often chance is asked for each target before everyone is looked at.
+const DRAWS_PER_TARGET: usize = 4;
 /// After so many unanswered or fruitless exchanges a peer gets the whole table.
 const TRIES_MAX: u32 = 3;
 

@@ -165,11 +165,10 @@ impl Run {
         if !(self.config.gossip_enabled && up && self.joining.is_none()) {
             return;
         }
-        let in_view: Vec<_> = self.engine.peers().map(|(_, authority)| authority.clone()).collect();
         let lost = |authority: &Authority| {
             *authority != self.authority
                 && self.quarantine.entry(authority).is_none()
-                && !in_view.contains(authority)
+                && !self.engine.peers().any(|(_, in_view)| in_view == authority)
         };
         let given_up = self.table.records().filter(|record| record.status.is_final());
         let mut targets: Vec<_> = given_up
