@@ -1,1 +1,33 @@
-//! placeholder
+//! The drivers of synod: everything the cluster *does*, and nothing it *decides*.
+//!
+//! A machine of `synod-core` returns an outcome; a driver of this crate turns it into effects, always in one order:
+//! persist, quarantine, publish, send.
+//!
+//! ```text
+//!   GossipTransport ──► MembershipDriver ──► EventStream ──► ClusterExtension ──► ClusterCore ──► TopologyListener
+//!         ▲                  │   │                 └───────► anyone who subscribes
+//!         └──────────────────┘   └──► IncarnationStore, QuarantineListener
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod event_stream;
+pub mod incarnation;
+pub mod transport;
+
+pub use clock::MonotonicClock;
+pub use event_stream::{Delivery, EventStream, EventStreamConfig, EventStreamConfigError, Subscription};
+pub use incarnation::{IncarnationStore, IncarnationStoreError, MemoryIncarnationStore};
+pub use transport::{
+    AttachError, GossipTransport, GossipTransportError, InMemoryNetwork, InMemoryNetworkConfigError,
+    InMemoryTransport,
+};
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks, and goes on when another thread panicked while it held the lock: no critical section of this crate leaves
+/// its data half changed.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
