@@ -14,11 +14,16 @@
 pub mod clock;
 pub mod event_stream;
 pub mod incarnation;
+pub mod membership;
 pub mod transport;
 
 pub use clock::MonotonicClock;
 pub use event_stream::{Delivery, EventStream, EventStreamConfig, EventStreamConfigError, Subscription};
 pub use incarnation::{IncarnationStore, IncarnationStoreError, MemoryIncarnationStore};
+pub use membership::{
+    Departure, MembershipCounters, MembershipDriver, MembershipDriverError, MembershipExit, MembershipHandle,
+    MembershipHandleError, MembershipTask, MembershipView, QuarantineListener,
+};
 pub use transport::{
     AttachError, GossipTransport, GossipTransportError, InMemoryNetwork, InMemoryNetworkConfigError,
     InMemoryTransport,
