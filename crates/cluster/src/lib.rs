@@ -8,22 +8,33 @@
 //!         ▲                  │   │                 └───────► anyone who subscribes
 //!         └──────────────────┘   └──► IncarnationStore, QuarantineListener
 //! ```
+//!
+//! [`LocalClusterProvider`] ties the parts together for nodes of one process; it is the shortest way to see a cluster
+//! form.
 
 #![forbid(unsafe_code)]
 
 pub mod clock;
+pub mod core;
 pub mod event_stream;
+pub mod extension;
 pub mod incarnation;
 pub mod membership;
+pub mod metrics;
+pub mod provider;
 pub mod transport;
 
+pub use self::core::{AlreadyStarted, ClusterCore, ClusterMode, TopologyListener};
 pub use clock::MonotonicClock;
 pub use event_stream::{Delivery, EventStream, EventStreamConfig, EventStreamConfigError, Subscription};
+pub use extension::ClusterExtension;
 pub use incarnation::{IncarnationStore, IncarnationStoreError, MemoryIncarnationStore};
 pub use membership::{
     Departure, MembershipCounters, MembershipDriver, MembershipDriverError, MembershipExit, MembershipHandle,
     MembershipHandleError, MembershipTask, MembershipView, QuarantineListener,
 };
+pub use metrics::{ClusterMetrics, MetricsError};
+pub use provider::{ClusterProvider, ClusterProviderError, LocalClusterConfig, LocalClusterProvider};
 pub use transport::{
     AttachError, GossipTransport, GossipTransportError, InMemoryNetwork, InMemoryNetworkConfigError,
     InMemoryTransport,
