@@ -10,7 +10,29 @@
 //! ```
 //!
 //! [`LocalClusterProvider`] ties the parts together for nodes of one process; it is the shortest way to see a cluster
-//! form.
+//! form:
+//!
+//! ```
+//! use synod_cluster::{ClusterProvider, InMemoryNetwork, LocalClusterConfig, LocalClusterProvider};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let network = InMemoryNetwork::default();
+//! let mut first = LocalClusterProvider::new(LocalClusterConfig::new(
+//!     "first".parse()?, "first:8401".parse()?, network.clone(),
+//! ))?;
+//! let mut config = LocalClusterConfig::new("second".parse()?, "second:8401".parse()?, network);
+//! config.membership.seeds.push("first:8401".parse()?);
+//! let mut second = LocalClusterProvider::new(config)?;
+//!
+//! first.start_member().await?;
+//! second.start_member().await?;
+//! let membership = second.membership().ok_or("not running")?;
+//! membership.wait_until(|view| view.members.len() == 2).await?;
+//! second.shutdown(true).await?;
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +44,8 @@ pub mod incarnation;
 pub mod membership;
 pub mod metrics;
 pub mod provider;
+#[cfg(test)]
+mod testing;
 pub mod transport;
 
 pub use self::core::{AlreadyStarted, ClusterCore, ClusterMode, TopologyListener};

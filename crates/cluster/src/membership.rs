@@ -18,8 +18,8 @@ pub use task::{
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use synod_core::membership::{
@@ -32,12 +32,20 @@ use tokio::sync::Notify;
 
 use crate::event_stream::EventStream;
 use crate::incarnation::{IncarnationStore, IncarnationStoreError, begin_life};
+use crate::lock;
 use crate::transport::GossipTransport;
 
 /// Mirrors the quarantine, as the transport does: an identity table, a connection pool.
 pub trait QuarantineListener: Send {
     /// An address is kept out, or let in again. Called before anybody else hears of it; must not block.
     fn quarantine_changed(&mut self, event: &QuarantineEvent);
+}
+
+/// One listener for the successive drivers of one node.
+impl QuarantineListener for Arc<Mutex<dyn QuarantineListener>> {
+    fn quarantine_changed(&mut self, event: &QuarantineEvent) {
+        lock(self).quarantine_changed(event);
+    }
 }
 
 /// Carries out what the membership coordinator of one node decides.

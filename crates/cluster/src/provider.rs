@@ -23,7 +23,7 @@ use crate::extension::ClusterExtension;
 use crate::incarnation::{IncarnationStore, MemoryIncarnationStore};
 use crate::membership::{
     MembershipDriver, MembershipDriverError, MembershipExit, MembershipHandle, MembershipHandleError,
-    MembershipTask,
+    MembershipTask, QuarantineListener,
 };
 use crate::metrics::{ClusterMetrics, MetricsError};
 use crate::transport::{AttachError, InMemoryNetwork};
@@ -101,12 +101,12 @@ impl fmt::Debug for LocalClusterConfig {
 }
 
 /// One node of a cluster inside this process. Dropping it stops the node without a word to the others, as a crash would.
-#[derive(Debug)]
 pub struct LocalClusterProvider {
     config: LocalClusterConfig,
     clock: MonotonicClock,
     stream: EventStream,
     extension: ClusterExtension,
+    quarantine_listeners: Vec<Arc<Mutex<dyn QuarantineListener>>>,
     membership: Option<MembershipHandle>,
 }
 
@@ -119,12 +119,24 @@ impl LocalClusterProvider {
         config.membership.validate()?;
         let stream = EventStream::new(config.events)?;
         let extension = ClusterExtension::new(stream.clone(), ClusterCore::new(config.metrics_enabled));
-        Ok(Self { config, clock: MonotonicClock::start(), stream, extension, membership: None })
+        Ok(Self {
+            config,
+            clock: MonotonicClock::start(),
+            stream,
+            extension,
+            quarantine_listeners: Vec::new(),
+            membership: None,
+        })
     }
 
     /// Adds someone who is told of every applied topology.
     pub fn add_topology_listener(&self, listener: Box<dyn TopologyListener>) {
         self.extension.add_listener(listener);
+    }
+
+    /// Adds someone who mirrors the quarantine, from the next start on.
+    pub fn add_quarantine_listener(&mut self, listener: Arc<Mutex<dyn QuarantineListener>>) {
+        self.quarantine_listeners.push(listener);
     }
 
     /// Reports that `member` wants to join, or is there, at `authority`.
@@ -247,6 +259,9 @@ impl LocalClusterProvider {
         let store = Box::new(incarnations);
         let mut driver =
             MembershipDriver::new(node, authority, membership, transport, self.stream.clone(), store)?;
+        for listener in &self.quarantine_listeners {
+            driver.add_quarantine_listener(Box::new(Arc::clone(listener)));
+        }
         let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(()));
         let now = self.clock.now();
         match mode {
@@ -283,6 +298,16 @@ impl ClusterProvider for LocalClusterProvider {
             return Err(error);
         }
         Ok(())
+    }
+}
+
+impl fmt::Debug for LocalClusterProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalClusterProvider")
+            .field("node", &self.config.node)
+            .field("authority", &self.config.authority)
+            .field("mode", &self.mode())
+            .finish_non_exhaustive()
     }
 }
 

@@ -109,7 +109,6 @@ impl InMemoryNetwork {
             authority: authority.clone(),
             arrived,
             quarantine: BTreeMap::new(),
-            refused: 0,
         })
     }
 
@@ -127,6 +126,12 @@ impl InMemoryNetwork {
     #[must_use]
     pub fn is_attached(&self, authority: &Authority) -> bool {
         lock(&self.roads).mailboxes.contains_key(authority)
+    }
+
+    /// How many messages were thrown away on arrival, because the receiver kept their sender out.
+    #[must_use]
+    pub fn refused_total(&self) -> u64 {
+        lock(&self.roads).refused
     }
 
     fn deliver(&self, from: &Authority, outbound: GossipOutbound) -> Result<(), GossipTransportError> {
@@ -191,16 +196,9 @@ pub struct InMemoryTransport {
     authority: Authority,
     arrived: Arc<Notify>,
     quarantine: BTreeMap<Authority, QuarantineEntry>,
-    refused: u64,
 }
 
 impl InMemoryTransport {
-    /// How many messages arrived from quarantined senders and were thrown away.
-    #[must_use]
-    pub const fn refused(&self) -> u64 {
-        self.refused
-    }
-
     fn keeps_out(&self, sender: &GossipSender) -> bool {
         self.quarantine.get(sender.authority()).is_some_and(|entry| match sender {
             GossipSender::Member(record) => entry.covers(&record.member),
@@ -224,7 +222,10 @@ impl GossipTransport for InMemoryTransport {
         };
         let arrived = messages.len();
         messages.retain(|message| !self.keeps_out(&message.sender));
-        self.refused += (arrived - messages.len()) as u64;
+        let refused = arrived - messages.len();
+        if refused > 0 {
+            lock(&self.network.roads).refused += refused as u64;
+        }
         messages
     }
 
@@ -261,6 +262,7 @@ struct Roads {
     mailboxes: BTreeMap<Authority, Mailbox>,
     /// Pairs with the smaller address first.
     cuts: BTreeSet<(Authority, Authority)>,
+    refused: u64,
 }
 
 struct Mailbox {

@@ -1,9 +1,10 @@
 use std::sync::{Arc, Mutex};
 
+use synod_core::TimerInstant;
 use synod_core::membership::{NodeStatus, QuarantineReason, TopologyError};
-use synod_core::{Incarnation, NodeId, TimerInstant};
 
 use super::*;
+use crate::testing::{self, authority, name};
 
 #[test]
 fn a_topology_is_refused_before_the_start_and_after_the_shutdown() {
@@ -19,9 +20,9 @@ fn a_topology_is_refused_before_the_start_and_after_the_shutdown() {
 
 #[test]
 fn every_contradiction_of_a_topology_is_refused_with_its_own_reason() {
-    let duplicate = |set| TopologyError::Duplicate { node: node("x"), set };
-    let overlap = |first, second| TopologyError::Overlap { node: node("x"), first, second };
-    let stays = |set| TopologyError::DepartedStillMember { node: node("x"), set };
+    let duplicate = |set| TopologyError::Duplicate { node: name("x"), set };
+    let overlap = |first, second| TopologyError::Overlap { node: name("x"), first, second };
+    let stays = |set| TopologyError::DepartedStillMember { node: name("x"), set };
     let cases = [
         (update(&[], &[], &[], &["x", "a", "x"]), duplicate("members")),
         (update(&["x", "x"], &[], &[], &["x"]), duplicate("joined")),
@@ -182,17 +183,8 @@ fn quarantined(name: &str) -> ClusterEvent {
     ClusterEvent::MemberQuarantined { authority: authority(name), reason, observed_at: AT }
 }
 
-fn member(name: &str, incarnation: u64) -> Member {
-    let incarnation = Incarnation::new(incarnation).expect("an incarnation");
-    Member { id: MemberId::new(node(name), incarnation), authority: authority(name) }
-}
-
-fn node(name: &str) -> NodeId {
-    NodeId::new(name).expect("a name")
-}
-
-fn authority(name: &str) -> Authority {
-    Authority::new(&format!("{name}:8401")).expect("an authority")
+fn member(node: &str, incarnation: u64) -> Member {
+    Member { id: testing::member(node, incarnation), authority: authority(node) }
 }
 
 const AT: TimerInstant = TimerInstant::from_millis(5);

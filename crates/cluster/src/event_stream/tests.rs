@@ -1,10 +1,9 @@
-use std::time::Duration;
-
 use synod_core::TimerInstant;
 
 use super::*;
+use crate::testing::soon;
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_late_subscriber_gets_the_recent_events_and_then_the_live_ones_without_gap_or_double() {
     let stream = stream(3, 16);
     publish(&stream, 1..=5);
@@ -21,7 +20,7 @@ async fn a_late_subscriber_gets_the_recent_events_and_then_the_live_ones_without
     assert_eq!(receive(&mut live, 1).await, [event(8)]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_subscriber_that_comes_while_others_publish_sees_one_unbroken_sequence() {
     let stream = stream(65_536, 65_536);
     let publisher = {
@@ -44,7 +43,7 @@ async fn a_subscriber_that_comes_while_others_publish_sees_one_unbroken_sequence
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_slow_subscriber_never_blocks_publishing_and_is_told_how_many_events_it_missed() {
     let stream = stream(0, 4);
     let mut slow = stream.subscribe();
@@ -52,25 +51,25 @@ async fn a_slow_subscriber_never_blocks_publishing_and_is_told_how_many_events_i
 
     // Nobody reads while ten events come: publishing returns all the same.
     publish(&stream, 1..=10);
-    assert_eq!(slow.recv().await, Some(Delivery::Missed(6)));
+    assert_eq!(soon(slow.recv()).await, Some(Delivery::Missed(6)));
     assert_eq!(receive(&mut slow, 2).await, [event(7), event(8)]);
 
     // The next loss is counted anew, from where the subscriber stands.
     publish(&stream, 11..=13);
-    assert_eq!(slow.recv().await, Some(Delivery::Missed(1)));
+    assert_eq!(soon(slow.recv()).await, Some(Delivery::Missed(1)));
     assert_eq!(receive(&mut slow, 4).await, [event(10), event(11), event(12), event(13)]);
 
     // Each subscriber loses its own events only.
-    assert_eq!(quick.recv().await, Some(Delivery::Missed(9)));
+    assert_eq!(soon(quick.recv()).await, Some(Delivery::Missed(9)));
     assert_eq!(stream.missed_total(), 6 + 1 + 9);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_replay_longer_than_the_queue_counts_as_missed() {
     let stream = stream(8, 2);
     publish(&stream, 1..=5);
     let mut late = stream.subscribe();
-    assert_eq!(late.recv().await, Some(Delivery::Missed(3)));
+    assert_eq!(soon(late.recv()).await, Some(Delivery::Missed(3)));
     assert_eq!(receive(&mut late, 2).await, [event(4), event(5)]);
 }
 
@@ -83,21 +82,20 @@ async fn publishing_from_within_a_subscribers_processing_does_not_deadlock() {
 
     // The subscriber answers every event with more than its own box holds.
     let answering = async {
-        let delivery = first.recv().await;
+        let delivery = soon(first.recv()).await;
         publish(&stream, 2..=9);
-        (delivery, first.recv().await)
+        (delivery, soon(first.recv()).await)
     };
-    let (delivery, next) =
-        tokio::time::timeout(Duration::from_secs(1), answering).await.expect("no deadlock");
+    let (delivery, next) = soon(answering).await;
     assert_eq!((delivery, next), (Some(event(1)), Some(Delivery::Missed(6))));
-    assert_eq!(second.recv().await, Some(Delivery::Missed(7)));
+    assert_eq!(soon(second.recv()).await, Some(Delivery::Missed(7)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_subscriber_is_woken_by_the_next_event() {
     let stream = EventStream::default();
     let mut subscription = stream.subscribe();
-    let waiting = tokio::spawn(async move { subscription.recv().await });
+    let waiting = tokio::spawn(async move { soon(subscription.recv()).await });
     tokio::task::yield_now().await;
     publish(&stream, 1..=1);
     assert_eq!(waiting.await.expect("the subscriber ends"), Some(event(1)));
@@ -117,7 +115,7 @@ fn dropping_the_guard_unsubscribes() {
     assert_eq!(stream.missed_total(), 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn subscriptions_end_when_all_handles_are_gone_and_the_queue_is_drained() {
     let stream = EventStream::default();
     let other = stream.clone();
@@ -127,8 +125,8 @@ async fn subscriptions_end_when_all_handles_are_gone_and_the_queue_is_drained() 
     publish(&other, 3..=3);
     drop(other);
     assert_eq!(receive(&mut subscription, 3).await, [event(1), event(2), event(3)]);
-    assert_eq!(subscription.recv().await, None);
-    assert_eq!(subscription.recv().await, None);
+    assert_eq!(soon(subscription.recv()).await, None);
+    assert_eq!(soon(subscription.recv()).await, None);
 }
 
 #[test]
@@ -164,7 +162,7 @@ fn event(number: u64) -> Delivery {
 async fn receive(subscription: &mut Subscription, count: usize) -> Vec<Delivery> {
     let mut deliveries = Vec::new();
     for _ in 0..count {
-        deliveries.extend(subscription.recv().await);
+        deliveries.extend(soon(subscription.recv()).await);
     }
     deliveries
 }

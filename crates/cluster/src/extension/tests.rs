@@ -1,9 +1,10 @@
+use synod_core::TimerInstant;
 use synod_core::membership::{TopologyApplyError, TopologyError, TopologyUpdate};
-use synod_core::{Incarnation, MemberId, NodeId, TimerInstant};
 use tokio::sync::mpsc;
 
 use super::*;
 use crate::event_stream::EventStreamConfig;
+use crate::testing::{self, drain, soon, until};
 
 #[tokio::test(start_paused = true)]
 async fn an_update_on_the_stream_is_applied_and_not_published_again() {
@@ -37,7 +38,7 @@ async fn a_contradictory_update_is_reported_with_its_own_time_and_the_previous_t
     let mut observer = stream.subscribe_live();
     tokio::time::advance(std::time::Duration::from_secs(60)).await;
     stream.publish(topology(&["b"], &["a"], 1_234));
-    let published = observer.recv().await;
+    let published = soon(observer.recv()).await;
     assert!(matches!(&published, Some(Delivery::Event(event)) if **event == topology(&["b"], &["a"], 1_234)));
     let failed = ClusterEvent::TopologyApplyFailed {
         reason: TopologyApplyError::InvalidTopology(TopologyError::JoinedNotMember {
@@ -45,7 +46,7 @@ async fn a_contradictory_update_is_reported_with_its_own_time_and_the_previous_t
         }),
         observed_at: TimerInstant::from_millis(1_234),
     };
-    assert_eq!(observer.recv().await, Some(Delivery::Event(Arc::new(failed))));
+    assert_eq!(soon(observer.recv()).await, Some(Delivery::Event(Arc::new(failed))));
     assert_eq!(extension.members(), [member("a")]);
     assert_eq!(extension.metrics().map(|metrics| metrics.topology_failures), Ok(1));
 }
@@ -97,7 +98,7 @@ async fn after_missed_events_the_next_update_repairs_the_view() {
     let left = TopologyUpdate::new(vec![], vec![member("b")], vec![], vec![member("a")], vec![], at(2));
     stream.publish(ClusterEvent::TopologyUpdated { update: left });
     stream.publish(topology(&["c"], &["a", "c"], 3));
-    let (members, departed) = applied.recv().await.expect("an applied update");
+    let (members, departed) = soon(applied.recv()).await.expect("an applied update");
     assert_eq!((members, departed), (2, vec![member("b")]));
     assert_eq!(extension.metrics().map(|m| (m.events_missed, m.topology_updates)), Ok((1, 2)));
 }
@@ -110,9 +111,7 @@ async fn when_the_node_stops_by_itself_the_core_is_shut_down_too() {
     stream.publish(topology(&["a"], &["a"], 1));
     assert_eq!(applied_counts(&mut applied, 1).await, [1]);
     stream.publish(ClusterEvent::Shutdown { mode: ClusterMode::Member.into(), observed_at: at(2) });
-    while extension.mode().is_some() {
-        tokio::task::yield_now().await;
-    }
+    until(|| extension.mode().is_none()).await;
     assert_eq!((stream.subscriber_count(), extension.members()), (0, vec![]));
     extension.start(ClusterMode::Member).expect("a start after the stop");
 }
@@ -130,7 +129,7 @@ async fn while_metrics_are_off_every_question_fails_and_all_events_flow() {
     assert_eq!(extension.metrics(), Err(MetricsError::Disabled));
     // Both updates and the failure of the second.
     for millis in [1, 2, 2] {
-        let delivery = observer.recv().await;
+        let delivery = soon(observer.recv()).await;
         assert!(matches!(delivery, Some(Delivery::Event(event)) if event.observed_at() == at(millis)));
     }
     extension.shutdown().await;
@@ -143,9 +142,7 @@ async fn dropping_the_extension_ends_its_subscription() {
     let (mut extension, _applied) = extension(&stream, true);
     extension.start(ClusterMode::Member).expect("a first start");
     drop(extension);
-    while stream.subscriber_count() > 0 {
-        tokio::task::yield_now().await;
-    }
+    until(|| stream.subscriber_count() == 0).await;
 }
 
 struct Recorder(mpsc::UnboundedSender<(usize, Vec<Member>)>);
@@ -168,19 +165,13 @@ fn extension(stream: &EventStream, metrics_enabled: bool) -> (ClusterExtension, 
 async fn applied_counts(applied: &mut Applied, updates: usize) -> Vec<usize> {
     let mut counts = Vec::new();
     for _ in 0..updates {
-        counts.push(applied.recv().await.expect("an applied update").0);
+        counts.push(soon(applied.recv()).await.expect("an applied update").0);
     }
     counts
 }
 
 fn times(observer: &mut Subscription) -> Vec<u64> {
-    let deliveries = std::iter::from_fn(|| observer.try_recv());
-    deliveries
-        .map(|delivery| match delivery {
-            Delivery::Event(event) => event.observed_at().as_nanos() / 1_000_000,
-            Delivery::Missed(events) => panic!("{events} events were missed"),
-        })
-        .collect()
+    drain(observer).iter().map(|event| event.observed_at().as_nanos() / 1_000_000).collect()
 }
 
 fn topology(joined: &[&str], members: &[&str], millis: u64) -> ClusterEvent {
@@ -189,9 +180,8 @@ fn topology(joined: &[&str], members: &[&str], millis: u64) -> ClusterEvent {
     ClusterEvent::TopologyUpdated { update }
 }
 
-fn member(name: &str) -> Member {
-    let id = MemberId::new(NodeId::new(name).expect("a name"), Incarnation::FIRST);
-    Member { id, authority: Authority::new(&format!("{name}:8401")).expect("an authority") }
+fn member(node: &str) -> Member {
+    Member { id: testing::member(node, 1), authority: testing::authority(node) }
 }
 
 const fn at(millis: u64) -> TimerInstant {

@@ -1,5 +1,3 @@
-use std::sync::Mutex;
-
 use synod_core::Incarnation;
 use synod_core::membership::{
     GossipBody, GossipSender, MembershipDelta, MembershipError, MembershipVersion, NodeRecord, NodeStatus,
@@ -9,6 +7,7 @@ use synod_core::membership::{
 use super::*;
 use crate::event_stream::{Delivery, Subscription};
 use crate::incarnation::MemoryIncarnationStore;
+use crate::testing::{authority, member, name};
 use crate::transport::GossipTransportError;
 
 #[test]
@@ -383,17 +382,8 @@ fn push(news: &NodeRecord) -> GossipBody {
 }
 
 fn record(node: &str, incarnation: u64, status: NodeStatus) -> NodeRecord {
-    let incarnation = Incarnation::new(incarnation).expect("an incarnation");
-    let member = MemberId::new(name(node), incarnation);
+    let member = member(node, incarnation);
     NodeRecord { member, authority: authority(node), status, refutation: Refutation::default() }
-}
-
-fn name(node: &str) -> NodeId {
-    NodeId::new(node).expect("a name")
-}
-
-fn authority(node: &str) -> Authority {
-    Authority::new(&format!("{node}:8401")).expect("an authority")
 }
 
 const fn at(millis: u64) -> TimerInstant {

@@ -2,8 +2,9 @@ use synod_core::Incarnation;
 use synod_core::membership::MembershipCoordinatorState;
 
 use super::*;
-use crate::event_stream::{Delivery, Subscription};
 use crate::incarnation::IncarnationStoreError;
+use crate::membership::QuarantineListener;
+use crate::testing::{authority, drain, member, name, until, wait_for};
 
 #[tokio::test(start_paused = true)]
 async fn a_node_starts_once_stops_any_number_of_times_and_starts_again_in_a_new_life() {
@@ -17,7 +18,7 @@ async fn a_node_starts_once_stops_any_number_of_times_and_starts_again_in_a_new_
     assert_eq!(node.start_member().await, Err(running.clone()));
     assert_eq!(node.start_client().await, Err(running));
     wait_for(&mut events, |event| matches!(event, ClusterEvent::TopologyUpdated { .. })).await;
-    settle(&node, 1).await;
+    until(|| node.members().len() == 1).await;
 
     node.shutdown(false).await.expect("a running node");
     assert_eq!(node.shutdown(true).await, Ok(()));
@@ -108,18 +109,67 @@ async fn while_metrics_are_off_every_question_fails_and_all_events_flow() {
     let mut events = node.events().subscribe();
     assert_eq!(node.metrics(), Err(MetricsError::Disabled));
     node.start_member().await.expect("a first start");
-    let b = MemberId::new(name("b"), Incarnation::FIRST);
-    node.join(b, authority("b")).await.expect("an accepted join");
+    node.join(member("b", 1), authority("b")).await.expect("an accepted join");
     wait_for(&mut events, |event| matches!(event, ClusterEvent::Startup { .. })).await;
     wait_for(&mut events, |event| matches!(event, ClusterEvent::MemberStatusChanged { .. })).await;
     wait_for(&mut events, |event| matches!(event, ClusterEvent::TopologyUpdated { .. })).await;
-    settle(&node, 2).await;
+    until(|| node.members().len() == 2).await;
     assert_eq!(node.metrics(), Err(MetricsError::Disabled));
     node.down(name("b")).await.expect("a known node");
     wait_for(&mut events, |event| matches!(event, ClusterEvent::MemberQuarantined { .. })).await;
     node.shutdown(false).await.expect("a running node");
     wait_for(&mut events, |event| matches!(event, ClusterEvent::Shutdown { .. })).await;
     assert_eq!(node.metrics(), Err(MetricsError::Disabled));
+}
+
+#[tokio::test(start_paused = true)]
+async fn quarantine_listeners_serve_every_run_of_the_node() {
+    let network = InMemoryNetwork::default();
+    let mut node = LocalClusterProvider::new(config(&network, "a")).expect("sound settings");
+    let told = Arc::new(Mutex::new(Told::default()));
+    node.add_quarantine_listener(told.clone());
+    for run in 1..=2 {
+        node.start_member().await.expect("a stopped node");
+        let reason = QuarantineReason::Requested("test".into());
+        node.quarantine(authority("b"), reason).await.expect("another address");
+        node.release(authority("b")).await.expect("a running node");
+        node.shutdown(false).await.expect("a running node");
+        assert_eq!(told.lock().expect("a lock").events, 2 * run);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_broke_down_says_so_at_the_shutdown_and_can_be_started_again() {
+    let network = InMemoryNetwork::default();
+    let mut node = LocalClusterProvider::new(config(&network, "a")).expect("sound settings");
+    let told = Arc::new(Mutex::new(Told { panics: true, events: 0 }));
+    node.add_quarantine_listener(told.clone());
+    node.start_member().await.expect("a first start");
+    let mut events = node.events().subscribe_live();
+
+    // A listener panics, and the membership task with it.
+    let reason = QuarantineReason::Requested("test".into());
+    let refused = node.quarantine(authority("b"), reason).await;
+    assert_eq!(refused, Err(ClusterProviderError::Handle(MembershipHandleError::Ended)));
+    assert_eq!(node.shutdown(true).await, Err(ClusterProviderError::Aborted));
+    wait_for(&mut events, |event| matches!(event, ClusterEvent::ShutdownFailed { .. })).await;
+    assert_eq!((node.mode(), node.shutdown(true).await), (None, Ok(())));
+
+    told.lock().unwrap_or_else(std::sync::PoisonError::into_inner).panics = false;
+    node.start_member().await.expect("a stopped node");
+}
+
+#[derive(Default)]
+struct Told {
+    panics: bool,
+    events: usize,
+}
+
+impl QuarantineListener for Told {
+    fn quarantine_changed(&mut self, _event: &synod_core::membership::QuarantineEvent) {
+        assert!(!self.panics, "a listener with a fault");
+        self.events += 1;
+    }
 }
 
 struct Repairable {
@@ -140,45 +190,10 @@ impl IncarnationStore for Repairable {
     }
 }
 
-/// Waits until the applied topology has `members` members.
-async fn settle(node: &LocalClusterProvider, members: usize) {
-    while node.members().len() != members {
-        tokio::task::yield_now().await;
-    }
-}
-
-async fn wait_for(events: &mut Subscription, wanted: impl Fn(&ClusterEvent) -> bool) {
-    loop {
-        match events.recv().await {
-            Some(Delivery::Event(event)) if wanted(&event) => return,
-            Some(Delivery::Event(_)) => {}
-            other => panic!("waiting for an event, got {other:?}"),
-        }
-    }
-}
-
-fn drain(events: &mut Subscription) -> Vec<Arc<ClusterEvent>> {
-    let deliveries = std::iter::from_fn(|| events.try_recv());
-    deliveries
-        .map(|delivery| match delivery {
-            Delivery::Event(event) => event,
-            Delivery::Missed(events) => panic!("{events} events were missed"),
-        })
-        .collect()
-}
-
 fn lock(store: &Mutex<Repairable>) -> std::sync::MutexGuard<'_, Repairable> {
     store.lock().expect("a lock")
 }
 
 fn config(network: &InMemoryNetwork, node: &str) -> LocalClusterConfig {
     LocalClusterConfig::new(name(node), authority(node), network.clone())
-}
-
-fn name(node: &str) -> NodeId {
-    NodeId::new(node).expect("a name")
-}
-
-fn authority(node: &str) -> Authority {
-    Authority::new(&format!("{node}:8401")).expect("an authority")
 }

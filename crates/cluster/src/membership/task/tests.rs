@@ -6,8 +6,9 @@ use synod_core::membership::{
 use synod_core::{Incarnation, TimerInstant};
 
 use super::*;
-use crate::event_stream::{Delivery, EventStream, Subscription};
+use crate::event_stream::{EventStream, Subscription};
 use crate::incarnation::{IncarnationStore, MemoryIncarnationStore};
+use crate::testing::{authority, member, name, soon, until, wait_for};
 use crate::transport::{InMemoryNetwork, InMemoryTransport};
 
 #[tokio::test(start_paused = true)]
@@ -63,9 +64,7 @@ async fn dropping_all_handles_stops_the_task() {
     copy.join(member("b", 1), authority("b")).await.expect("the task lives as long as a handle does");
     drop(copy);
     wait_for(&mut events, |event| matches!(event, ClusterEvent::Shutdown { .. })).await;
-    while network.is_attached(&authority("a")) {
-        tokio::task::yield_now().await;
-    }
+    until(|| !network.is_attached(&authority("a"))).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,14 +86,16 @@ async fn a_graceful_leave_waits_until_the_others_know() {
     let network = InMemoryNetwork::default();
     let (a, _a_events) = spawn(&network, "a", &[]);
     let (b, mut b_events) = spawn(&network, "b", &["a"]);
-    b.wait_until(|view| view.members.len() == 2 && view.own_status == Some(NodeStatus::Up))
+    soon(b.wait_until(|view| view.members.len() == 2 && view.own_status == Some(NodeStatus::Up)))
         .await
         .expect("b joins");
-    a.wait_until(|view| view.status(&name("b")) == Some(NodeStatus::Up)).await.expect("a sees b");
+    soon(a.wait_until(|view| view.status(&name("b")) == Some(NodeStatus::Up))).await.expect("a sees b");
     assert_eq!(b.leave_and_stop().await, Ok(Departure::Announced));
     // Everybody knew before b stopped, so the view of a is already settled.
     assert_ne!(a.view().status(&name("b")), Some(NodeStatus::Up));
-    a.wait_until(|view| view.status(&name("b")) == Some(NodeStatus::Removed)).await.expect("a forgets b");
+    soon(a.wait_until(|view| view.status(&name("b")) == Some(NodeStatus::Removed)))
+        .await
+        .expect("a forgets b");
     let removed = |event: &ClusterEvent| {
         matches!(event, ClusterEvent::MemberStatusChanged { to: NodeStatus::Removed, .. })
     };
@@ -121,7 +122,7 @@ async fn a_client_just_stops() {
     let clock = MonotonicClock::start();
     driver.start_client(1, clock.now()).expect("a stopped driver");
     let client = MembershipTask::spawn(driver, clock);
-    let view = client.wait_until(|view| view.members.len() == 1).await.expect("the client learns of a");
+    let view = soon(client.wait_until(|view| view.members.len() == 1)).await.expect("the client learns of a");
     assert_eq!((view.state, view.own.as_ref()), (MembershipCoordinatorState::Client, None));
     assert_eq!(client.leave_and_stop().await, Ok(Departure::Unannounced));
 }
@@ -134,7 +135,7 @@ async fn a_node_whose_name_was_taken_over_ends_and_says_by_whom() {
     let record = NodeRecord::joining(member("a", 9), authority("z"));
     say(&mut elsewhere, "a", record, GossipBody::Heartbeat { sequence: 1 });
     let exit = MembershipExit::Superseded { by: member("a", 9), at: authority("z") };
-    assert_eq!(handle.ended().await, exit);
+    assert_eq!(soon(handle.ended()).await, exit);
     assert!(!network.is_attached(&authority("a")));
 }
 
@@ -160,7 +161,7 @@ async fn a_node_that_cannot_store_its_new_life_ends_and_says_so() {
         ..NodeRecord::joining(member("b", 1), authority("b"))
     };
     say(&mut peer, "a", record, GossipBody::Push { delta, view });
-    assert_eq!(handle.ended().await, MembershipExit::LifeNotStored(refusal(2)));
+    assert_eq!(soon(handle.ended()).await, MembershipExit::LifeNotStored(refusal(2)));
     wait_for(&mut events, |event| matches!(event, ClusterEvent::Shutdown { .. })).await;
 }
 
@@ -209,26 +210,4 @@ fn spawn(network: &InMemoryNetwork, node: &str, seeds: &[&str]) -> (MembershipHa
 fn say(from: &mut InMemoryTransport, to: &str, record: NodeRecord, body: GossipBody) {
     let message = GossipMessage { sender: GossipSender::Member(record), body };
     from.send(GossipOutbound { target: authority(to), message }).expect("an open road");
-}
-
-async fn wait_for(events: &mut Subscription, wanted: impl Fn(&ClusterEvent) -> bool) -> Arc<ClusterEvent> {
-    loop {
-        match events.recv().await {
-            Some(Delivery::Event(event)) if wanted(&event) => return event,
-            Some(Delivery::Event(_)) => {}
-            other => panic!("waiting for an event, got {other:?}"),
-        }
-    }
-}
-
-fn member(node: &str, incarnation: u64) -> MemberId {
-    MemberId::new(name(node), Incarnation::new(incarnation).expect("an incarnation"))
-}
-
-fn name(node: &str) -> NodeId {
-    NodeId::new(node).expect("a name")
-}
-
-fn authority(node: &str) -> Authority {
-    Authority::new(&format!("{node}:8401")).expect("an authority")
 }
