@@ -176,7 +176,7 @@ async fn a_node_whose_name_is_started_elsewhere_stops_and_can_be_started_again()
     config.authority = authority("elsewhere");
     config.incarnations = Arc::clone(&c.config.incarnations);
     let successor = Node::start(config).await;
-    let exit = old.ended().await;
+    let exit = tokio::time::timeout(PATIENCE, old.ended()).await.expect("time is up");
     let by = successor.view().own.clone().expect("a member");
     assert_eq!(exit, MembershipExit::Superseded { by, at: authority("elsewhere") });
     assert!(c.provider.membership().is_none());
