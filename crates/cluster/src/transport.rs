@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use synod_core::Authority;
-use synod_core::membership::{GossipMessage, GossipOutbound, GossipSender, QuarantineEntry, QuarantineEvent};
+use synod_core::membership::{GossipMessage, GossipOutbound, QuarantineEvent, QuarantineReason};
 use tokio::sync::Notify;
 
 use crate::lock;
@@ -108,7 +108,7 @@ impl InMemoryNetwork {
             network: self.clone(),
             authority: authority.clone(),
             arrived,
-            quarantine: BTreeMap::new(),
+            quarantine: BTreeSet::new(),
         })
     }
 
@@ -195,21 +195,12 @@ pub struct InMemoryTransport {
     network: InMemoryNetwork,
     authority: Authority,
     arrived: Arc<Notify>,
-    quarantine: BTreeMap<Authority, QuarantineEntry>,
-}
-
-impl InMemoryTransport {
-    fn keeps_out(&self, sender: &GossipSender) -> bool {
-        self.quarantine.get(sender.authority()).is_some_and(|entry| match sender {
-            GossipSender::Member(record) => entry.covers(&record.member),
-            GossipSender::Client(_) => true,
-        })
-    }
+    quarantine: BTreeSet<Authority>,
 }
 
 impl GossipTransport for InMemoryTransport {
     fn send(&mut self, outbound: GossipOutbound) -> Result<(), GossipTransportError> {
-        if self.quarantine.contains_key(&outbound.target) {
+        if self.quarantine.contains(&outbound.target) {
             return Err(GossipTransportError::Quarantined { target: outbound.target });
         }
         self.network.deliver(&self.authority, outbound)
@@ -221,7 +212,7 @@ impl GossipTransport for InMemoryTransport {
             None => Vec::new(),
         };
         let arrived = messages.len();
-        messages.retain(|message| !self.keeps_out(&message.sender));
+        messages.retain(|message| !self.quarantine.contains(message.sender.authority()));
         let refused = arrived - messages.len();
         if refused > 0 {
             lock(&self.network.roads).refused += refused as u64;
@@ -235,14 +226,11 @@ impl GossipTransport for InMemoryTransport {
 
     fn apply_quarantine(&mut self, event: &QuarantineEvent) {
         match event {
-            QuarantineEvent::Quarantined { authority, reason } => {
-                // When it ends is told by a second event; the transport keeps no time.
-                let entry = QuarantineEntry {
-                    authority: authority.clone(),
-                    reason: reason.clone(),
-                    expires_at: None,
-                };
-                self.quarantine.insert(authority.clone(), entry);
+            // A verdict concerns one life; the address may be home to the next one, and the judged one must hear why it
+            // is refused. Membership itself sees to that.
+            QuarantineEvent::Quarantined { reason: QuarantineReason::Dead(_), .. } => {}
+            QuarantineEvent::Quarantined { authority, .. } => {
+                self.quarantine.insert(authority.clone());
             }
             QuarantineEvent::Cleared { authority } => {
                 self.quarantine.remove(authority);

@@ -1,4 +1,4 @@
-use synod_core::membership::{GossipBody, NodeRecord, QuarantineReason};
+use synod_core::membership::{GossipBody, GossipSender, NodeRecord, QuarantineReason};
 use synod_core::{Incarnation, MemberId, NodeId};
 
 use super::*;
@@ -73,14 +73,16 @@ fn a_quarantined_address_is_refused_in_both_directions_until_it_is_released() {
 }
 
 #[test]
-fn a_verdict_on_one_life_does_not_silence_a_later_life_at_the_address() {
+fn a_verdict_on_one_life_does_not_silence_its_address() {
     let network = InMemoryNetwork::default();
     let (mut a, mut b) = (attach(&network, 1), attach(&network, 2));
     let reason = QuarantineReason::Dead(member(2, 4));
     a.apply_quarantine(&QuarantineEvent::Quarantined { authority: authority(2), reason });
     b.send(heartbeat(2, 4, 1, 1)).expect("taken");
     b.send(heartbeat(2, 5, 1, 1)).expect("taken");
-    assert_eq!(a.poll_inbound(), [heartbeat(2, 5, 1, 1).message]);
+    // Membership refuses the dead life and tells it why; a later one is somebody new.
+    assert_eq!(a.poll_inbound(), [heartbeat(2, 4, 1, 1).message, heartbeat(2, 5, 1, 1).message]);
+    a.send(heartbeat(1, 1, 2, 1)).expect("the way back is open");
 }
 
 #[test]

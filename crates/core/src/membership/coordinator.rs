@@ -10,6 +10,7 @@
 
 mod exchange;
 mod run;
+mod verdict;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

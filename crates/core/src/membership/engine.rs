@@ -211,10 +211,15 @@ impl GossipEngine {
     ///
     /// # Errors
     /// [`GossipGap`] when changes are missing in between: do not merge, ask for them.
-    pub fn accept_delta(&mut self, node: &NodeId, delta: &MembershipDelta) -> Result<(), GossipGap> {
+    pub fn accept_delta(
+        &mut self,
+        node: &NodeId,
+        delta: &MembershipDelta,
+        now: TimerInstant,
+    ) -> Result<(), GossipGap> {
         let Some(peer) = self.peers.get_mut(node) else { return Ok(()) };
         if let Some(after) = peer.received.filter(|received| delta.from() > *received) {
-            self.phase = GossipPhase::Reconciling;
+            self.begin_reconciling(now);
             self.mark_unseen(node);
             self.events.push(GossipEvent::ReconcilingRequested { peer: node.clone(), after });
             return Err(GossipGap { after });
@@ -275,9 +280,15 @@ impl GossipEngine {
     }
 
     /// Two processes claim one identity. Until the views agree again, changes from outside should be refused.
-    pub fn note_conflict(&mut self, peer: &NodeId, accepted: NodeRecord, rejected: NodeRecord) {
+    pub fn note_conflict(
+        &mut self,
+        peer: &NodeId,
+        accepted: NodeRecord,
+        rejected: NodeRecord,
+        now: TimerInstant,
+    ) {
         self.conflict = true;
-        self.phase = GossipPhase::Reconciling;
+        self.begin_reconciling(now);
         self.mark_unseen(peer);
         self.events.push(GossipEvent::ConflictDetected { peer: peer.clone(), accepted, rejected });
     }
@@ -467,6 +478,13 @@ impl GossipEngine {
         if let Ok(index) = self.view.order.binary_search(node) {
             set_bit(&mut self.view.seen, index);
         }
+    }
+
+    fn begin_reconciling(&mut self, now: TimerInstant) {
+        if self.phase == GossipPhase::Confirmed {
+            self.changed_at = now;
+        }
+        self.phase = GossipPhase::Reconciling;
     }
 
     /// A peer turned out to hold another view, whatever it acknowledged before.

@@ -77,7 +77,7 @@ impl QuarantineTable {
     /// Keeps `authority` out for `ttl` from `now` (`None`: until released). A quarantine is extended or widened by a
     /// second one, never shortened or narrowed. Returns whether the table changed.
     ///
-    /// A full table evicts the entry that would expire first: the newest judgement matters most.
+    /// [`make_room`](Self::make_room) before, or the table exceeds its bound by one.
     pub fn quarantine(
         &mut self,
         authority: &Authority,
@@ -99,8 +99,6 @@ impl QuarantineTable {
             if *known == entry {
                 return false;
             }
-        } else if self.entries.len() >= self.entries_max {
-            self.evict_first();
         }
         match entry.expires_at {
             Some(at) => self.expiry.set(authority, at),
@@ -108,6 +106,17 @@ impl QuarantineTable {
         }
         self.entries.insert(authority.clone(), entry);
         true
+    }
+
+    /// Lifts the quarantine that would end first if the table is full and `authority` is not in it: the newest judgement
+    /// matters most. Returns what was lifted.
+    pub fn make_room(&mut self, authority: &Authority) -> Option<QuarantineEntry> {
+        if self.entries.len() < self.entries_max || self.entries.contains_key(authority) {
+            return None;
+        }
+        let first = self.entries.values().min_by_key(|entry| (entry.expires_at.is_none(), entry.expires_at));
+        let first = first.map(|entry| entry.authority.clone())?;
+        self.release(&first)
     }
 
     /// Lets `authority` in again. Returns the entry that was lifted, if there was one.
@@ -155,17 +164,6 @@ impl QuarantineTable {
     #[must_use]
     pub fn next_expiry(&self) -> Option<TimerInstant> {
         self.expiry.next()
-    }
-
-    fn evict_first(&mut self) {
-        let first = self
-            .entries
-            .values()
-            .min_by_key(|entry| (entry.expires_at.is_none(), entry.expires_at))
-            .map(|entry| entry.authority.clone());
-        if let Some(authority) = first {
-            self.release(&authority);
-        }
     }
 }
 

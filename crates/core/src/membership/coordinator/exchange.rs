@@ -274,7 +274,7 @@ impl Run {
         now: TimerInstant,
         out: &mut MembershipCoordinatorOutcome,
     ) -> bool {
-        match self.engine.accept_delta(&sender.member.node, delta) {
+        match self.engine.accept_delta(&sender.member.node, delta, now) {
             Ok(()) => {
                 self.merge(&sender.member.node, delta.records(), now, out);
                 true
@@ -313,7 +313,7 @@ impl Run {
                     if let Some(known) = clash {
                         let (accepted, rejected) =
                             if change.is_some() { (record.clone(), known) } else { (known, record.clone()) };
-                        self.engine.note_conflict(peer, accepted, rejected);
+                        self.engine.note_conflict(peer, accepted, rejected, now);
                     }
                     self.apply(change, now, out);
                 }

@@ -11,7 +11,6 @@ use super::{MembershipCoordinatorError, MembershipCoordinatorOutcome, Membership
 use crate::id::{Authority, MemberId, NodeId};
 use crate::membership::config::MembershipCoordinatorConfig;
 use crate::membership::deadline::DeadlineQueue;
-use crate::membership::downing::{DowningVerdict, DowningView};
 use crate::membership::engine::{GossipEngine, GossipPhase};
 use crate::membership::event::{ClusterEvent, MembershipEvent, QuarantineEvent};
 use crate::membership::health::LocalHealth;
@@ -46,11 +45,11 @@ pub(super) struct Run {
     watched: BTreeSet<NodeId>,
     window: TopologyWindow,
     /// Since when each node is in its state, and when that state runs out. Observed time.
-    since: BTreeMap<NodeId, TimerInstant>,
-    timers: DeadlineQueue<NodeId>,
+    pub(super) since: BTreeMap<NodeId, TimerInstant>,
+    pub(super) timers: DeadlineQueue<NodeId>,
     /// When suspicion last began or ended anywhere. Observed time.
-    unsettled_at: TimerInstant,
-    quorum_lost: bool,
+    pub(super) unsettled_at: TimerInstant,
+    pub(super) quorum_lost: bool,
     /// How long this node itself was paused in all.
     paused: Duration,
     /// When the driver was asked to call again.
@@ -492,6 +491,9 @@ impl Run {
         now: TimerInstant,
         out: &mut MembershipCoordinatorOutcome,
     ) {
+        if let Some(evicted) = self.quarantine.make_room(authority) {
+            self.let_in(&evicted.authority, now, out);
+        }
         let ttl = Some(self.config.quarantine_ttl);
         if !self.quarantine.quarantine(authority, reason, ttl, now) {
             return;
@@ -570,88 +572,6 @@ impl Run {
         self.ring.remove(node);
         self.engine.remove_peer(node);
         self.watched.remove(node);
-    }
-
-    fn start_timer(&mut self, record: &NodeRecord, now: TimerInstant) {
-        let node = &record.member.node;
-        let observed = self.observed(now);
-        let lasts = match record.status {
-            NodeStatus::Joining | NodeStatus::Up => None,
-            NodeStatus::Suspect => Some(self.config.suspect_timeout),
-            NodeStatus::Leaving => Some(self.config.leave_timeout),
-            NodeStatus::Dead => Some(self.config.dead_timeout),
-            NodeStatus::Removed => Some(self.config.tombstone_retention),
-        };
-        self.since.insert(node.clone(), observed);
-        match lasts {
-            Some(lasts) => self.timers.set(node, observed + lasts),
-            None => self.timers.clear(node),
-        }
-    }
-
-    fn state_ran_out(&mut self, node: &NodeId, now: TimerInstant, out: &mut MembershipCoordinatorOutcome) {
-        let Some(status) = self.table.record(node).map(|record| record.status) else { return };
-        match status {
-            NodeStatus::Joining | NodeStatus::Up => {}
-            NodeStatus::Suspect => self.suspicion_ran_out(node, now, out),
-            NodeStatus::Leaving | NodeStatus::Dead => self.change(node, NodeStatus::Removed, now, out),
-            NodeStatus::Removed => {
-                self.table.prune(node);
-                self.since.remove(node);
-            }
-        }
-    }
-
-    fn suspicion_ran_out(
-        &mut self,
-        node: &NodeId,
-        now: TimerInstant,
-        out: &mut MembershipCoordinatorOutcome,
-    ) {
-        let observed = self.observed(now);
-        let since = self.since.get(node).copied().unwrap_or(observed);
-        let patient_until = since + self.health.stretch(self.config.suspect_timeout);
-        // A client observes; verdicts are for members.
-        if self.mode != MembershipCoordinatorState::Member {
-            return;
-        }
-        if patient_until > observed {
-            return self.timers.set(node, patient_until);
-        }
-        match self.downing_verdict(observed) {
-            DowningVerdict::Down => {
-                self.change(node, NodeStatus::Dead, now, out);
-            }
-            verdict => {
-                self.timers.set(node, observed + self.config.heartbeat_interval);
-                if verdict == DowningVerdict::QuorumLost && !core::mem::replace(&mut self.quorum_lost, true) {
-                    let (reachable, suspected) = self.census();
-                    let event = ClusterEvent::QuorumLost { reachable, suspected, observed_at: now };
-                    out.member_events.push(event);
-                }
-            }
-        }
-    }
-
-    fn downing_verdict(&self, observed: TimerInstant) -> DowningVerdict {
-        let (reachable, suspected) = self.census();
-        let lowest = |wanted: fn(NodeStatus) -> bool| {
-            let mut nodes = self.table.records().filter(|r| wanted(r.status)).map(|r| &r.member.node);
-            nodes.next()
-        };
-        self.config.downing.decide(&DowningView {
-            reachable,
-            suspected,
-            lowest_reachable: lowest(NodeStatus::is_reachable),
-            lowest_suspected: lowest(|status| status == NodeStatus::Suspect),
-            settled_for: observed.saturating_since(self.unsettled_at),
-        })
-    }
-
-    fn census(&self) -> (usize, usize) {
-        let count =
-            |wanted: fn(NodeStatus) -> bool| self.table.records().filter(|r| wanted(r.status)).count();
-        (count(NodeStatus::is_reachable), count(|status| status == NodeStatus::Suspect))
     }
 
     /// Measures how late the driver calls, and takes a long delay for what it is: a pause of this node.

@@ -204,7 +204,7 @@ fn a_peer_that_goes_or_falls_silent_is_not_waited_for() {
 fn an_update_of_a_peer_keeps_what_is_known_of_it_and_another_life_does_not() {
     let mut a = Node::new("a", &["b"]);
     let old = a.table.version();
-    a.engine.accept_delta(&id("b"), &delta(0, 9)).expect("a first contact");
+    a.engine.accept_delta(&id("b"), &delta(0, 9), NOW).expect("a first contact");
     a.learn("x", NOW);
 
     // The same life in another state.
@@ -217,14 +217,14 @@ fn an_update_of_a_peer_keeps_what_is_known_of_it_and_another_life_does_not() {
     a.engine.set_peer(&NodeRecord::joining(reborn, authority("b")), &a.table);
     assert_eq!(a.engine.acked(&id("b")), Some(a.table.version()));
     assert_eq!(a.engine.received(&id("b")), MembershipVersion::ZERO);
-    assert_eq!(a.engine.accept_delta(&id("b"), &delta(3, 4)), Ok(()));
+    assert_eq!(a.engine.accept_delta(&id("b"), &delta(3, 4), NOW), Ok(()));
 }
 
 #[test]
 fn a_peer_whose_identity_is_held_elsewhere_is_reached_there() {
     // Two processes claimed one identity and the order of records picked the one at the other address.
     let mut a = Node::new("a", &["b"]);
-    a.engine.accept_delta(&id("b"), &delta(0, 9)).expect("a first contact");
+    a.engine.accept_delta(&id("b"), &delta(0, 9), NOW).expect("a first contact");
     let elsewhere = NodeRecord { authority: authority("elsewhere"), ..record("b") };
     a.engine.set_peer(&elsewhere, &a.table);
     a.learn("x", NOW);
@@ -237,14 +237,14 @@ fn a_peer_whose_identity_is_held_elsewhere_is_reached_there() {
 fn a_gap_is_asked_for_and_nothing_of_it_is_taken_as_held() {
     let mut a = Node::new("a", &["b"]);
     // The first contact sets the mark, wherever it begins; overlapping ranges move it forward only.
-    assert_eq!(a.engine.accept_delta(&id("b"), &delta(2, 5)), Ok(()));
-    assert_eq!(a.engine.accept_delta(&id("b"), &delta(3, 7)), Ok(()));
-    assert_eq!(a.engine.accept_delta(&id("b"), &delta(0, 4)), Ok(()));
+    assert_eq!(a.engine.accept_delta(&id("b"), &delta(2, 5), NOW), Ok(()));
+    assert_eq!(a.engine.accept_delta(&id("b"), &delta(3, 7), NOW), Ok(()));
+    assert_eq!(a.engine.accept_delta(&id("b"), &delta(0, 4), NOW), Ok(()));
     assert_eq!(a.engine.received(&id("b")), version(7));
     assert_eq!(a.engine.take_events(), []);
 
     // Versions 8 and 9 are missing.
-    assert_eq!(a.engine.accept_delta(&id("b"), &delta(9, 12)), Err(GossipGap { after: version(7) }));
+    assert_eq!(a.engine.accept_delta(&id("b"), &delta(9, 12), NOW), Err(GossipGap { after: version(7) }));
     assert_eq!(a.engine.received(&id("b")), version(7));
     let requested = GossipEvent::ReconcilingRequested { peer: id("b"), after: version(7) };
     assert_eq!(a.engine.take_events(), [requested]);
@@ -254,14 +254,14 @@ fn a_gap_is_asked_for_and_nothing_of_it_is_taken_as_held() {
     assert_eq!(a.engine.take_events(), []);
 
     // The answer closes the gap, and an equal view ends the matter.
-    assert_eq!(a.engine.accept_delta(&id("b"), &delta(7, 12)), Ok(()));
+    assert_eq!(a.engine.accept_delta(&id("b"), &delta(7, 12), NOW), Ok(()));
     assert_eq!(a.engine.received(&id("b")), version(12));
     let view = a.view();
     assert!(a.compare("b", &view));
     assert_eq!(a.phase(NOW), GossipPhase::Confirmed);
 
     // Nobody owes us the history of a stranger.
-    assert_eq!(a.engine.accept_delta(&id("stranger"), &delta(3, 4)), Ok(()));
+    assert_eq!(a.engine.accept_delta(&id("stranger"), &delta(3, 4), NOW), Ok(()));
     assert_eq!(a.engine.received(&id("stranger")), MembershipVersion::ZERO);
 }
 
@@ -429,7 +429,7 @@ fn more_than_half_of_the_seeds_confirm_for_all() {
 fn a_contradiction_lasts_until_the_views_are_confirmed_again() {
     let mut a = Node::new("a", &["b", "c"]);
     let (accepted, rejected) = (record("x"), NodeRecord { authority: authority("y"), ..record("x") });
-    a.engine.note_conflict(&id("b"), accepted.clone(), rejected.clone());
+    a.engine.note_conflict(&id("b"), accepted.clone(), rejected.clone(), NOW);
     assert_eq!(a.engine.take_events(), [GossipEvent::ConflictDetected { peer: id("b"), accepted, rejected }]);
 
     // The one that brought the contradiction holds another view, even if ours did not change by it.

@@ -159,19 +159,24 @@ fn a_full_table_evicts_what_would_end_first() {
     let kept = |table: &QuarantineTable| table.authorities().cloned().collect::<Vec<_>>();
 
     // A known address takes no room.
+    assert_eq!(table.make_room(&at(2)), None);
     table.quarantine(&at(2), requested("longer"), for_seconds(70), NOW);
     assert_eq!(kept(&table), [at(1), at(2), at(3)]);
 
     // The newest judgement is kept, even if it is shorter than all others.
+    assert_eq!(table.make_room(&at(4)).map(|entry| entry.authority), Some(at(3)));
     table.quarantine(&at(4), requested("new"), for_seconds(1), NOW);
     assert_eq!(kept(&table), [at(1), at(2), at(4)]);
     // The evicted one left no alarm behind.
     assert_eq!(table.next_expiry(), Some(second(1)));
 
     // Those without an end go last.
+    assert!(table.make_room(&at(5)).is_some());
     table.quarantine(&at(5), requested("new"), None, NOW);
+    assert!(table.make_room(&at(6)).is_some());
     table.quarantine(&at(6), requested("new"), None, NOW);
     assert_eq!(kept(&table), [at(1), at(5), at(6)]);
+    assert!(table.make_room(&at(7)).is_some());
     table.quarantine(&at(7), requested("new"), for_seconds(1), NOW);
     assert_eq!(table.snapshot().len(), 3);
     assert!(table.entry(&at(7)).is_some());
