@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use synod_core::membership::{
     ClusterEvent, GossipBody, Member, MembershipCoordinator, MembershipCoordinatorConfig,
-    MembershipCoordinatorOutcome, MembershipCoordinatorState, NodeRecord, NodeStatus,
+    MembershipCoordinatorOutcome, MembershipCoordinatorState, NodeRecord, NodeStatus, PhiFailureDetector,
+    QuarantineEntry,
 };
 use synod_core::{Authority, MemberId, NodeId, TimerInstant};
 
@@ -150,7 +151,7 @@ impl Observer {
             }
         }
         let live = snapshot.records.iter().filter(|record| record.status.is_active()).count();
-        let watched = step.coordinator.detector().map_or(0, |detector| detector.watched());
+        let watched = step.coordinator.detector().map_or(0, PhiFailureDetector::watched);
         if watched > live {
             return Err(("detector", format!("{watched} members are watched, {live} are live")));
         }
@@ -196,11 +197,7 @@ fn check_outbound(step: &Step<'_>) -> Check {
 }
 
 /// Whether a quarantine entry forbids talking to whoever is at `target` in this node's view.
-fn covers_target(
-    step: &Step<'_>,
-    entry: &synod_core::membership::QuarantineEntry,
-    target: &Authority,
-) -> bool {
+fn covers_target(step: &Step<'_>, entry: &QuarantineEntry, target: &Authority) -> bool {
     let there = || step.coordinator.active_members();
     entry.authority == *target && there().iter().all(|m| m.authority != *target || entry.covers(&m.id))
 }

@@ -17,6 +17,6 @@ mod world;
 
 pub use invariants::Violation;
 pub use network::NetworkConfig;
-pub use report::{Report, TraceLine};
+pub use report::{Report, TraceLine, TraceSink};
 pub use scenario::{Fault, RunError, Scenario, ScenarioError, run_scenario};
 pub use world::{Formation, NODES_MAX, SimConfig, SimError, Simulation};

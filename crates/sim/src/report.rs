@@ -25,6 +25,26 @@ impl fmt::Display for TraceLine {
     }
 }
 
+/// Receives the lines of a run.
+pub struct TraceSink(Box<dyn FnMut(&TraceLine)>);
+
+impl TraceSink {
+    /// A sink that calls `receive` for every line.
+    pub fn new(receive: impl FnMut(&TraceLine) + 'static) -> Self {
+        Self(Box::new(receive))
+    }
+
+    pub(crate) fn receive(&mut self, line: &TraceLine) {
+        (self.0)(line);
+    }
+}
+
+impl fmt::Debug for TraceSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TraceSink")
+    }
+}
+
 /// The summary of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {

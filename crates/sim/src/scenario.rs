@@ -7,8 +7,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use synod_core::membership::MembershipCoordinator;
+
 use crate::invariants::Violation;
-use crate::report::Report;
+use crate::report::{Report, TraceSink};
 use crate::world::{SimConfig, SimError, Simulation};
 
 /// A story with a name.
@@ -221,7 +223,7 @@ pub enum RunError {
 pub fn run_scenario(
     config: SimConfig,
     scenario: Scenario,
-    trace: Option<Box<dyn FnMut(&crate::TraceLine)>>,
+    trace: Option<TraceSink>,
 ) -> Result<Report, RunError> {
     let mut rng = fastrand::Rng::with_seed(config.seed ^ SCRIPT_SALT);
     let (seed, nodes) = (config.seed, config.nodes);
@@ -260,7 +262,7 @@ pub fn run_scenario(
         false_deaths: simulation.false_deaths,
         converged_after_ms: millis(took),
         members: view.map_or(0, |view| view.active_members().len()),
-        view_digest: format!("{:032x}", view.map_or(0, |view| view.view_digest())),
+        view_digest: format!("{:032x}", view.map_or(0, MembershipCoordinator::view_digest)),
     })
 }
 

@@ -14,7 +14,7 @@ use synod_core::{Authority, Incarnation, MemberId, NodeId};
 use crate::invariants::{Observer, Step, Violation};
 use crate::network::{Network, NetworkConfig};
 use crate::node::{Clock, Node, Power};
-use crate::report::TraceLine;
+use crate::report::{TraceLine, TraceSink};
 
 /// How a simulation is set up.
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ pub struct Simulation {
     observers: Vec<Observer>,
     by_authority: BTreeMap<Authority, usize>,
     network: Network,
-    trace: Option<Box<dyn FnMut(&TraceLine)>>,
+    trace: Option<TraceSink>,
     pub(crate) steps: u64,
     pub(crate) status_changes: u64,
     pub(crate) topology_updates: u64,
@@ -200,9 +200,9 @@ impl Simulation {
         Ok(simulation)
     }
 
-    /// Calls `sink` for every event from now on.
-    pub fn trace(&mut self, sink: impl FnMut(&TraceLine) + 'static) {
-        self.trace = Some(Box::new(sink));
+    /// Tells `sink` every event from now on.
+    pub fn trace(&mut self, sink: TraceSink) {
+        self.trace = Some(sink);
     }
 
     /// Lets simulated time pass.
@@ -592,14 +592,14 @@ impl Simulation {
         {
             let line = TraceLine { at: self.now, node: Some(self.nodes[node].id.to_string()), kind, text };
             if let Some(sink) = &mut self.trace {
-                sink(&line);
+                sink.receive(&line);
             }
         }
     }
 
     fn say(&mut self, kind: &'static str, text: String) {
         if let Some(sink) = &mut self.trace {
-            sink(&TraceLine { at: self.now, node: None, kind, text });
+            sink.receive(&TraceLine { at: self.now, node: None, kind, text });
         }
     }
 

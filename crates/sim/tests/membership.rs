@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use synod_core::membership::{KeepMajority, MembershipCoordinatorConfig, NodeStatus};
-use synod_sim::{Formation, Report, Scenario, SimConfig, Simulation, Violation, run_scenario};
+use synod_sim::{Formation, Report, Scenario, SimConfig, Simulation, TraceSink, Violation, run_scenario};
 
 /// Runs `scenario` for each seed and fails with the command that repeats the first failure.
 fn survive(scenario: Scenario, nodes: usize, seeds: u64) -> Vec<Report> {
@@ -80,8 +80,7 @@ fn a_cluster_of_a_hundred_forms_from_its_seeds() {
 fn one_seed_is_one_history() {
     let run = |seed| {
         let (lines, sink) = std::sync::mpsc::channel();
-        let trace =
-            Box::new(move |line: &synod_sim::TraceLine| lines.send(line.to_string()).expect("a reader"));
+        let trace = TraceSink::new(move |line| lines.send(line.to_string()).expect("a reader"));
         let report = run_scenario(SimConfig::new(seed, 5), Scenario::Churn, Some(trace)).expect("a good run");
         (report, sink.into_iter().collect::<Vec<_>>())
     };

@@ -9,7 +9,9 @@ use std::time::Instant;
 use anstream::{eprintln, println, stdout};
 use anstyle::{AnsiColor, Style};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use synod_sim::{NODES_MAX, Report, RunError, Scenario, SimConfig, SimError, TraceLine, run_scenario};
+use synod_sim::{
+    NODES_MAX, Report, RunError, Scenario, SimConfig, SimError, TraceLine, TraceSink, run_scenario,
+};
 
 /// Arguments of `synod sim`.
 #[derive(Debug, clap::Args)]
@@ -47,8 +49,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         let started = Instant::now();
         let mut config = SimConfig::new(seed, args.nodes);
         config.network.loss = args.loss;
-        let sink: Option<Box<dyn FnMut(&TraceLine)>> =
-            if silent { None } else { Some(Box::new(|line| print_line(line))) };
+        let sink = (!silent).then(|| TraceSink::new(print_line));
         match run_scenario(config, args.scenario, sink) {
             Ok(report) if args.json => print_json(&report),
             Ok(report) => summary(&report, started),
@@ -76,7 +77,7 @@ fn print_line(line: &TraceLine) {
         _ => Style::new(),
     };
     // A closed pipe (`| head`) ends the log, not the run.
-    let _ = writeln!(stdout(), "{style}{line}{style:#}");
+    writeln!(stdout(), "{style}{line}{style:#}").unwrap_or_default();
 }
 
 fn summary(report: &Report, started: Instant) {

@@ -9,11 +9,10 @@
 //! A peer's history starts with two made-up samples around the expected interval, so that one that beats once and
 //! dies is noticed; one that never beats is credited a first heartbeat after a while, for the same reason.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::deadline::DeadlineQueue;
 use crate::id::NodeId;
 use crate::time::TimerInstant;
 
@@ -127,7 +126,8 @@ pub enum PhiEffect {
 #[derive(Clone, Debug)]
 pub struct PhiFailureDetector {
     peers: BTreeMap<NodeId, Peer>,
-    deadlines: DeadlineQueue<NodeId>,
+    /// One moment per peer that is not suspect, the same as in its entry: what a poll looks at.
+    deadlines: BTreeSet<(TimerInstant, NodeId)>,
     config: PhiConfig,
     /// How many deviations beyond the mean phi reaches the threshold.
     threshold_deviations: f64,
@@ -139,6 +139,8 @@ struct Peer {
     last: TimerInstant,
     heard: bool,
     suspect: bool,
+    /// When it is looked at next.
+    deadline: TimerInstant,
     history: History,
 }
 
@@ -155,7 +157,7 @@ impl PhiFailureDetector {
     /// A detector for settings that were checked before.
     pub(super) fn from_validated(config: PhiConfig) -> Self {
         let threshold_deviations = deviations_at(config.threshold);
-        Self { peers: BTreeMap::new(), deadlines: DeadlineQueue::new(), config, threshold_deviations }
+        Self { peers: BTreeMap::new(), deadlines: BTreeSet::new(), config, threshold_deviations }
     }
 
     /// Starts to watch a peer that should be heard from soon. Does nothing when it is already watched.
@@ -165,8 +167,9 @@ impl PhiFailureDetector {
         }
         let last = now + self.config.expected_response_after;
         let history = History::seeded(self.config.first_heartbeat_estimate);
-        self.peers.insert(node.clone(), Peer { last, heard: false, suspect: false, history });
-        self.schedule(node);
+        let deadline = last + silence(&self.config, self.threshold_deviations, &history);
+        self.deadlines.insert((deadline, node.clone()));
+        self.peers.insert(node.clone(), Peer { last, heard: false, suspect: false, deadline, history });
     }
 
     /// Notes a sign of life. Returns the effect when the peer was suspect.
@@ -177,35 +180,42 @@ impl PhiFailureDetector {
         };
         // An interval that ends an outage, begins before the first beat or runs backwards says nothing about the rhythm.
         if peer.heard && !peer.suspect && now >= peer.last {
-            let samples_max = self.config.max_samples;
-            peer.history.push(now.saturating_since(peer.last), samples_max);
+            peer.history.push(now.saturating_since(peer.last), self.config.max_samples);
         }
         peer.last = if peer.heard { peer.last.max(now) } else { now };
         peer.heard = true;
         let was_suspect = core::mem::take(&mut peer.suspect);
-        self.schedule(node);
+        let silence = silence(&self.config, self.threshold_deviations, &peer.history);
+        let mut key = (core::mem::replace(&mut peer.deadline, peer.last + silence), node.clone());
+        self.deadlines.remove(&key);
+        key.0 = peer.deadline;
+        self.deadlines.insert(key);
         was_suspect.then(|| PhiEffect::Reachable(node.clone()))
     }
 
     /// Suspects one peer whose moment has come; call until it returns `None`. `extra_pause` is the patience that the
     /// caller's own health demands on top.
     pub fn poll(&mut self, now: TimerInstant, extra_pause: Duration) -> Option<PhiEffect> {
-        while let Some(node) = self.deadlines.pop_due(now) {
-            let Some(silence_ends) = self.silence_ends(&node) else { continue };
-            if silence_ends + extra_pause > now {
-                self.deadlines.set(&node, silence_ends + extra_pause);
-            } else if let Some(peer) = self.peers.get_mut(&node) {
+        while self.next_check()? <= now {
+            let (_, node) = self.deadlines.pop_first()?;
+            let Some(peer) = self.peers.get_mut(&node) else { continue };
+            let silence = silence(&self.config, self.threshold_deviations, &peer.history);
+            let patient_until = peer.last + silence + extra_pause;
+            if patient_until <= now {
                 peer.suspect = true;
                 return Some(PhiEffect::Suspect(node));
             }
+            peer.deadline = patient_until;
+            self.deadlines.insert((patient_until, node));
         }
         None
     }
 
     /// Forgets a peer that left or died.
     pub fn remove(&mut self, node: &NodeId) {
-        self.peers.remove(node);
-        self.deadlines.clear(node);
+        if let Some(peer) = self.peers.remove(node) {
+            self.deadlines.remove(&(peer.deadline, node.clone()));
+        }
     }
 
     /// The present phi of a peer, at most [`PHI_MAX`]; 0 for one that is not watched.
@@ -213,14 +223,14 @@ impl PhiFailureDetector {
     pub fn phi(&self, node: &NodeId, now: TimerInstant) -> f64 {
         let Some(peer) = self.peers.get(node) else { return 0.0 };
         let elapsed = micros(now.saturating_since(peer.last));
-        let (mean, deviation) = self.rhythm(&peer.history);
+        let (mean, deviation) = rhythm(&self.config, &peer.history);
         phi_at((elapsed - mean) / deviation).min(PHI_MAX)
     }
 
     /// When [`poll`](Self::poll) has something to do.
     #[must_use]
     pub fn next_check(&self) -> Option<TimerInstant> {
-        self.deadlines.next()
+        self.deadlines.first().map(|(at, _)| *at)
     }
 
     /// How many peers are watched.
@@ -234,26 +244,19 @@ impl PhiFailureDetector {
     pub fn is_suspect(&self, node: &NodeId) -> bool {
         self.peers.get(node).is_some_and(|peer| peer.suspect)
     }
+}
 
-    fn schedule(&mut self, node: &NodeId) {
-        if let Some(at) = self.silence_ends(node) {
-            self.deadlines.set(node, at);
-        }
-    }
+/// The silence after which phi reaches the threshold.
+fn silence(config: &PhiConfig, threshold_deviations: f64, history: &History) -> Duration {
+    let (mean, deviation) = rhythm(config, history);
+    let micros = (mean + threshold_deviations * deviation).max(0.0);
+    Duration::from_micros(libm::ceil(micros) as u64)
+}
 
-    /// The moment at which phi reaches the threshold unless the peer is heard before.
-    fn silence_ends(&self, node: &NodeId) -> Option<TimerInstant> {
-        let peer = self.peers.get(node)?;
-        let (mean, deviation) = self.rhythm(&peer.history);
-        let silence = (mean + self.threshold_deviations * deviation).max(0.0);
-        Some(peer.last + Duration::from_micros(libm::ceil(silence) as u64))
-    }
-
-    /// Mean and deviation in microseconds, with the configured pause and least deviation applied.
-    fn rhythm(&self, history: &History) -> (f64, f64) {
-        let (mean, deviation) = history.mean_and_deviation();
-        (mean + micros(self.config.acceptable_pause), deviation.max(micros(self.config.min_std_deviation)))
-    }
+/// Mean and deviation in microseconds, with the configured pause and least deviation applied.
+fn rhythm(config: &PhiConfig, history: &History) -> (f64, f64) {
+    let (mean, deviation) = history.mean_and_deviation();
+    (mean + micros(config.acceptable_pause), deviation.max(micros(config.min_std_deviation)))
 }
 
 /// The remembered intervals in microseconds. Sums are integers, so they never drift.
@@ -277,6 +280,11 @@ impl History {
     fn push(&mut self, interval: Duration, samples_max: usize) {
         let sample = u32::try_from(interval.min(INTERVAL_MAX).as_micros()).unwrap_or(u32::MAX);
         if self.samples.len() < samples_max {
+            if self.samples.len() == self.samples.capacity() {
+                // Doubling, but never beyond what will be used.
+                let room = self.samples.len().max(2).min(samples_max - self.samples.len());
+                self.samples.reserve_exact(room);
+            }
             self.samples.push(sample);
         } else if let Some(slot) = self.samples.get_mut(self.oldest) {
             let dropped = u64::from(core::mem::replace(slot, sample));

@@ -14,13 +14,12 @@
 //! clears itself of a suspicion must not change it; it raises the [`Refutation`] beside it. Only a node that was
 //! declared dead takes a new incarnation.
 
-use alloc::vec::Vec;
 use core::cmp::Ordering;
 
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::status::NodeStatus;
-use crate::id::{Authority, MemberId};
+use crate::id::{AUTHORITY_BYTES_MAX, Authority, MemberId, NODE_ID_BYTES_MAX};
 
 /// How many suspicions of one life have been refuted, by the accused or by a witness that heard it since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -78,18 +77,27 @@ impl NodeRecord {
     #[must_use]
     pub fn digest(&self) -> u128 {
         let node = self.member.node.as_str().as_bytes();
-        let authority = self.authority.as_str().as_bytes();
-        let mut bytes = Vec::with_capacity(node.len() + authority.len() + 32);
-        // Lengths come first, so that no two different records share a byte string.
-        bytes.extend_from_slice(&(node.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(node);
-        bytes.extend_from_slice(authority);
-        bytes.extend_from_slice(&self.member.incarnation.get().to_le_bytes());
-        bytes.extend_from_slice(&self.refutation.0.to_le_bytes());
-        bytes.push(self.status as u8);
-        xxh3_128(&bytes)
+        // A length comes first, so that no two different records share a byte string.
+        let parts: [&[u8]; 6] = [
+            &[self.status as u8],
+            &(node.len() as u64).to_le_bytes(),
+            &self.member.incarnation.get().to_le_bytes(),
+            &self.refutation.0.to_le_bytes(),
+            node,
+            self.authority.as_str().as_bytes(),
+        ];
+        let mut bytes = [0_u8; RECORD_BYTES_MAX];
+        let mut length = 0;
+        for part in parts {
+            bytes[length..length + part.len()].copy_from_slice(part);
+            length += part.len();
+        }
+        xxh3_128(&bytes[..length])
     }
 }
+
+/// Room for every record: names and addresses are bounded where they are parsed.
+const RECORD_BYTES_MAX: usize = 1 + 8 + 8 + 4 + NODE_ID_BYTES_MAX + AUTHORITY_BYTES_MAX;
 
 /// The coarse step of the order: what no refutation can undo.
 const fn finality(status: NodeStatus) -> u8 {

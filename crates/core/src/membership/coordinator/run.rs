@@ -43,6 +43,8 @@ pub(super) struct Run {
     pub(super) ring: HeartbeatRing,
     /// The members that the ring makes this node listen to.
     watched: BTreeSet<NodeId>,
+    /// Whether that may have changed in this step.
+    ring_changed: bool,
     window: TopologyWindow,
     /// Since when each node is in its state, and when that state runs out. Observed time.
     pub(super) since: BTreeMap<NodeId, TimerInstant>,
@@ -97,6 +99,7 @@ impl Run {
             health: LocalHealth::default(),
             ring: HeartbeatRing::new(&own.node, config.heartbeat_monitors),
             watched: BTreeSet::new(),
+            ring_changed: false,
             window: TopologyWindow::default(),
             since: BTreeMap::new(),
             timers: DeadlineQueue::new(),
@@ -412,7 +415,7 @@ impl Run {
             let reason = QuarantineReason::Dead(current.member.clone());
             self.keep_out(&current.authority, reason, now, out);
         }
-        self.align(&node, now);
+        self.align(&node);
         self.window.open(now, self.config.topology_emit_interval);
         if Some(&current.member) == self.own() {
             self.leaving = current.status == NodeStatus::Leaving;
@@ -522,13 +525,13 @@ impl Run {
         let there = self.table.records().filter(|record| record.authority == *authority);
         let nodes: Vec<_> = there.map(|record| record.member.node.clone()).collect();
         for node in nodes {
-            self.align(&node, now);
+            self.align(&node);
             self.window.open(now, self.config.topology_emit_interval);
         }
     }
 
     /// Brings ring, detector and engine in line with one node's record and quarantine.
-    fn align(&mut self, node: &NodeId, now: TimerInstant) {
+    fn align(&mut self, node: &NodeId) {
         if self.mode == MembershipCoordinatorState::Member && *node == self.own.node {
             return;
         }
@@ -545,7 +548,7 @@ impl Run {
             self.ring.remove(node);
             self.detector.remove(node);
         }
-        self.listen(now);
+        self.ring_changed = true;
     }
 
     /// Listens to the members that the ring names, and only to them.
@@ -586,6 +589,9 @@ impl Run {
     }
 
     fn finish(&mut self, now: TimerInstant, out: &mut MembershipCoordinatorOutcome) {
+        if core::mem::take(&mut self.ring_changed) {
+            self.listen(now);
+        }
         self.engine.evaluate(&self.table, now);
         if self.leaving && self.engine.phase() == GossipPhase::Confirmed {
             // Everybody knows that we go: now we are gone.

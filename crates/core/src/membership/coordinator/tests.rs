@@ -187,11 +187,11 @@ impl Subject {
     }
 
     fn updates(&self) -> Vec<&TopologyUpdate> {
-        let update = |event| match event {
-            &ClusterEvent::TopologyUpdated { ref update } => Some(update),
+        let updates = self.events.iter().filter_map(|event| match event {
+            ClusterEvent::TopologyUpdated { update } => Some(update),
             _ => None,
-        };
-        self.events.iter().filter_map(update).collect()
+        });
+        updates.collect()
     }
 
     fn count(&self, wanted: impl Fn(&ClusterEvent) -> bool) -> usize {
@@ -249,7 +249,7 @@ impl Group {
             for outbound in mail {
                 if let Some(subject) = self.subjects.get_mut(&outbound.target) {
                     // A refusal is an answer, too; whether there is one is what tests look at.
-                    let _ = subject.call(|c, now| c.handle_gossip(outbound.message, now));
+                    drop(subject.call(|c, now| c.handle_gossip(outbound.message, now)));
                 }
             }
         }

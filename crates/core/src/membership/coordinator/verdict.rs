@@ -20,10 +20,15 @@ impl Run {
             NodeStatus::Dead => Some(self.config.dead_timeout),
             NodeStatus::Removed => Some(self.config.tombstone_retention),
         };
-        self.since.insert(node.clone(), observed);
         match lasts {
-            Some(lasts) => self.timers.set(node, observed + lasts),
-            None => self.timers.clear(node),
+            Some(lasts) => {
+                self.since.insert(node.clone(), observed);
+                self.timers.set(node, observed + lasts);
+            }
+            None => {
+                self.since.remove(node);
+                self.timers.clear(node);
+            }
         }
     }
 
