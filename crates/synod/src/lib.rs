@@ -9,3 +9,8 @@
 pub use synod_cluster as cluster;
 pub use synod_core as core;
 pub use synod_sim as sim;
+
+/// The README's example compiles and runs as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "tour", value_parser = scenario())]
     scenario: Scenario,
     /// The share of messages that are lost from the beginning, 0 to 1.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = share)]
     loss: f64,
     /// How many seeds to run, counting up from the first.
     #[arg(long, default_value_t = 1)]
@@ -127,6 +127,13 @@ fn nodes(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(nodes) if (1..=NODES_MAX).contains(&nodes) => Ok(nodes),
         _ => Err(format!("a number from 1 to {NODES_MAX}")),
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("a share from 0 to 1".to_owned()),
     }
 }
 

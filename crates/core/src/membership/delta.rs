@@ -69,11 +69,6 @@ impl MembershipDelta {
     pub fn records(&self) -> &[NodeRecord] {
         &self.records
     }
-
-    /// Keeps only the records for which `keep` holds. The range stays: what is left out is known to the receiver.
-    pub(super) fn retain(&mut self, keep: impl FnMut(&NodeRecord) -> bool) {
-        self.records.retain(keep);
-    }
 }
 
 /// A delta was malformed. Nothing was changed.

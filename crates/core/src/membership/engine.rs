@@ -13,6 +13,7 @@
 //! ```
 
 use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -180,22 +181,27 @@ impl GossipEngine {
     pub fn set_peer(&mut self, record: &NodeRecord, table: &MembershipTable) {
         self.view.required_stale = true;
         let reachable = record.status.is_reachable();
-        match self.peers.get_mut(&record.member.node) {
-            // The same identity at another address is another process: what the first one held says nothing.
-            Some(peer) if peer.member == record.member && peer.authority == record.authority => {
-                peer.reachable = reachable;
+        let new = || Peer {
+            member: record.member.clone(),
+            authority: record.authority.clone(),
+            reachable,
+            acked: table.version(),
+            received: None,
+            unanswered: None,
+            mismatches: 0,
+        };
+        match self.peers.entry(record.member.node.clone()) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(new());
             }
-            _ => {
-                let peer = Peer {
-                    member: record.member.clone(),
-                    authority: record.authority.clone(),
-                    reachable,
-                    acked: table.version(),
-                    received: None,
-                    unanswered: None,
-                    mismatches: 0,
-                };
-                self.peers.insert(record.member.node.clone(), peer);
+            Entry::Occupied(mut known) => {
+                let peer = known.get_mut();
+                // The same identity at another address is another process: what the first one held says nothing.
+                if peer.member == record.member && peer.authority == record.authority {
+                    peer.reachable = reachable;
+                } else {
+                    *peer = new();
+                }
             }
         }
     }
@@ -356,18 +362,6 @@ impl GossipEngine {
         } else if self.phase == GossipPhase::Diffusing && now >= self.changed_at + self.convergence_timeout {
             self.phase = GossipPhase::Reconciling;
         }
-    }
-
-    /// The changes that a peer, known or not, lacks after `after`; `None` asks for what it did not acknowledge.
-    #[must_use]
-    pub fn delta_for(
-        &self,
-        node: Option<&NodeId>,
-        after: Option<MembershipVersion>,
-        table: &MembershipTable,
-    ) -> MembershipDelta {
-        let acked = || node.and_then(|node| self.peers.get(node)).map(|peer| peer.acked);
-        table.delta_since(after.or_else(acked).unwrap_or_default())
     }
 
     /// The last version of `node` that is held here.

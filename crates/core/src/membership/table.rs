@@ -174,13 +174,11 @@ impl MembershipTable {
     /// A new name is refused when the table is full.
     pub fn merge(&mut self, record: &NodeRecord) -> Result<Option<RecordChange>, MembershipError> {
         match self.record(&record.member.node) {
-            Some(known) if !record.supersedes(known) => Ok(None),
-            Some(_) => Ok(Some(self.store(record.clone()))),
-            None => {
-                self.check_room(&record.member.node)?;
-                Ok(Some(self.store(record.clone())))
-            }
+            Some(known) if !record.supersedes(known) => return Ok(None),
+            Some(_) => {}
+            None => self.check_room_for_new(&record.member.node)?,
         }
+        Ok(Some(self.store(record.clone())))
     }
 
     /// Forgets a removed node. The name may then be learnt anew.
@@ -221,19 +219,27 @@ impl MembershipTable {
     /// The changes after `from`, at most [`DELTA_RECORDS_MAX`] of them; a longer history continues at the delta's end.
     #[must_use]
     pub fn delta_since(&self, from: MembershipVersion) -> MembershipDelta {
+        self.delta_since_except(from, |_| false)
+    }
+
+    /// Like [`delta_since`](Self::delta_since), without the records that the receiver is known to hold.
+    #[must_use]
+    pub fn delta_since_except(
+        &self,
+        from: MembershipVersion,
+        known: impl Fn(&NodeRecord) -> bool,
+    ) -> MembershipDelta {
         let mut changes = self.changes.range((Bound::Excluded(from), Bound::Unbounded));
-        let records: Vec<_> = changes
-            .by_ref()
-            .take(DELTA_RECORDS_MAX)
-            .filter_map(|(_, node)| self.record(node).cloned())
-            .collect();
-        let to = match changes.next() {
-            Some(_) => {
-                records.last().and_then(|last| self.entries.get(&last.member.node)).map(|e| e.changed_at)
-            }
-            None => None,
-        };
-        MembershipDelta::cut(from, to.unwrap_or(self.version).max(from), records)
+        let mut to = from;
+        let records = changes.by_ref().take(DELTA_RECORDS_MAX).filter_map(|(version, node)| {
+            to = *version;
+            self.record(node).filter(|record| !known(record)).cloned()
+        });
+        let records: Vec<_> = records.collect();
+        if changes.next().is_none() {
+            to = self.version.max(from);
+        }
+        MembershipDelta::cut(from, to, records)
     }
 
     /// Everything, for a reader or a newcomer.
@@ -250,7 +256,11 @@ impl MembershipTable {
     }
 
     fn check_room(&self, node: &NodeId) -> Result<(), MembershipError> {
-        if self.entries.len() >= self.members_max && !self.entries.contains_key(node) {
+        if self.entries.contains_key(node) { Ok(()) } else { self.check_room_for_new(node) }
+    }
+
+    fn check_room_for_new(&self, node: &NodeId) -> Result<(), MembershipError> {
+        if self.entries.len() >= self.members_max {
             return Err(MembershipError::TableFull { node: node.clone(), members_max: self.members_max });
         }
         Ok(())

@@ -125,7 +125,7 @@ impl Run {
         let peers = self.engine.random_peers(self.config.gossip_fanout);
         let view = self.engine.view_digest(&self.table);
         for node in peers {
-            let delta = self.engine.delta_for(Some(&node), None, &self.table);
+            let delta = self.table.delta_since(self.engine.acked(&node).unwrap_or_default());
             if let Some(target) = self.table.record(&node).map(|record| record.authority.clone()) {
                 self.send(&target, GossipBody::Push { delta, view: view.clone() }, out);
             }
@@ -203,7 +203,7 @@ impl Run {
                 self.met(now, out);
             }
             GossipBody::Pull { after } => {
-                let delta = self.engine.delta_for(None, Some(after), &self.table);
+                let delta = self.table.delta_since(after);
                 let view = self.engine.view_digest(&self.table);
                 self.send(&sender.authority, GossipBody::Push { delta, view }, out);
             }
@@ -255,12 +255,12 @@ impl Run {
         }
         let node = &sender.member.node;
         let equal = self.engine.compare_view(node, view, &self.table);
-        let mut back = (!equal).then(|| self.engine.delta_for(Some(node), None, &self.table));
-        if let Some(back) = &mut back {
+        let back = (!equal).then(|| {
             // What the peer just said it need not hear again.
             let said: BTreeMap<_, _> = delta.records().iter().map(|r| (&r.member.node, r)).collect();
-            back.retain(|record| said.get(&record.member.node) != Some(&record));
-        }
+            let known = |record: &NodeRecord| said.get(&record.member.node) == Some(&record);
+            self.table.delta_since_except(self.engine.acked(node).unwrap_or_default(), known)
+        });
         let back = back.filter(|back| !back.records().is_empty());
         let view = self.engine.view_digest(&self.table);
         self.send(&sender.authority, GossipBody::Ack { version: delta.to(), view, delta: back }, out);
@@ -350,7 +350,7 @@ impl Run {
             self.refuse(sender, error.clone(), out);
             return Err(error);
         }
-        let delta = self.engine.delta_for(None, Some(MembershipVersion::ZERO), &self.table);
+        let delta = self.table.delta_since(MembershipVersion::ZERO);
         let view = self.engine.view_digest(&self.table);
         self.send(&sender.authority, GossipBody::Welcome { delta, view }, out);
         Ok(())
@@ -503,7 +503,7 @@ impl Run {
         let known = self.table.record(&sender.member.node);
         if known.is_some_and(|known| known.member == sender.member) {
             // The news of us has not reached the sender yet.
-            let delta = self.engine.delta_for(None, Some(MembershipVersion::ZERO), &self.table);
+            let delta = self.table.delta_since(MembershipVersion::ZERO);
             let view = self.engine.view_digest(&self.table);
             self.send(&sender.authority, GossipBody::Push { delta, view }, out);
         } else {
@@ -619,7 +619,7 @@ impl Run {
                 MembershipError::Quarantined { authority: authority.clone(), reason: entry.reason.clone() };
             return Err(error);
         }
-        let delta = self.engine.delta_for(None, Some(*after), &self.table);
+        let delta = self.table.delta_since(*after);
         let view = self.engine.view_digest(&self.table);
         self.send(authority, GossipBody::Push { delta, view }, out);
         Ok(())

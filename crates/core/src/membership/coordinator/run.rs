@@ -415,7 +415,7 @@ impl Run {
             let reason = QuarantineReason::Dead(current.member.clone());
             self.keep_out(&current.authority, reason, now, out);
         }
-        self.align(&node);
+        self.align(&current);
         self.window.open(now, self.config.topology_emit_interval);
         if Some(&current.member) == self.own() {
             self.leaving = current.status == NodeStatus::Leaving;
@@ -522,20 +522,20 @@ impl Run {
 
     /// A change of quarantine concerns whoever is at the address.
     fn align_at(&mut self, authority: &Authority, now: TimerInstant) {
-        let there = self.table.records().filter(|record| record.authority == *authority);
-        let nodes: Vec<_> = there.map(|record| record.member.node.clone()).collect();
-        for node in nodes {
-            self.align(&node);
+        let there: Vec<_> =
+            self.table.records().filter(|record| record.authority == *authority).cloned().collect();
+        for record in there {
+            self.align(&record);
             self.window.open(now, self.config.topology_emit_interval);
         }
     }
 
     /// Brings ring, detector and engine in line with one node's record and quarantine.
-    fn align(&mut self, node: &NodeId) {
+    fn align(&mut self, record: &NodeRecord) {
+        let node = &record.member.node;
         if self.mode == MembershipCoordinatorState::Member && *node == self.own.node {
             return;
         }
-        let Some(record) = self.table.record(node) else { return self.forget(node) };
         let kept_out = self.quarantine.covering(&record.authority, &record.member).is_some();
         if record.status.is_final() || kept_out {
             self.engine.remove_peer(node);

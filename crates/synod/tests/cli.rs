@@ -1,0 +1,100 @@
+//! The `synod` command as its users meet it.
+
+use std::process::{Command, Output};
+
+fn synod(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_synod")).args(arguments).output().expect("the binary runs")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("text")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("text")
+}
+
+#[test]
+fn the_tour_shows_a_cluster_forming_losing_a_node_and_healing() {
+    let output = synod(&["sim", "--seed", "1", "--nodes", "5"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let log = stdout(&output);
+    // One line per event, in the order of the story.
+    let story = [
+        "n002 starts",
+        "5 members, joined",
+        "is killed",
+        "suspect → dead",
+        "is started again",
+        "cut off",
+        "heal",
+        "rejoin",
+        "5 members agree",
+    ];
+    let mut rest = log.as_str();
+    for chapter in story {
+        let found = rest.find(chapter).unwrap_or_else(|| panic!("{chapter:?} is missing in\n{log}"));
+        rest = &rest[found..];
+    }
+    assert!(log.contains("synod sim --seed 1 --nodes 5 --scenario tour"), "the run can be repeated");
+    assert!(!log.contains('\u{1b}'), "no colours into a pipe");
+}
+
+#[test]
+fn one_seed_is_one_history_to_the_last_line() {
+    let run = |seed| stdout(&synod(&["sim", "--seed", seed, "--scenario", "churn", "--json"]));
+    assert_eq!(run("3"), run("3"));
+    assert_ne!(run("3"), run("4"));
+}
+
+#[test]
+fn the_report_is_one_object_of_json_and_nothing_else() {
+    let output = synod(&["sim", "--seed", "5", "--nodes", "3", "--scenario", "crash", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    assert_eq!(report["seed"], 5);
+    assert_eq!(report["nodes"], 3);
+    assert_eq!(report["scenario"], "crash");
+    assert_eq!(report["members"], 2);
+    assert_eq!(report["false_deaths"], 0);
+    assert!(report["messages_sent"].as_u64().is_some_and(|sent| sent > 100));
+    assert!(stderr(&output).is_empty());
+}
+
+#[test]
+fn many_seeds_run_one_after_the_other() {
+    let output =
+        synod(&["sim", "--seed", "10", "--seeds", "3", "--nodes", "3", "--scenario", "form", "--json"]);
+    let seeds: Vec<_> = stdout(&output)
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON")["seed"].as_u64())
+        .collect();
+    assert_eq!(seeds, [Some(10), Some(11), Some(12)]);
+}
+
+#[test]
+fn wrong_input_is_refused_with_a_reason_and_exit_code_two() {
+    let cases: [(&[&str], &str); 7] = [
+        (&["sim", "--nodes", "0"], "a number from 1 to 5000"),
+        (&["sim", "--nodes", "5001"], "a number from 1 to 5000"),
+        (&["sim", "--nodes", "many"], "a number from 1 to 5000"),
+        (&["sim", "--loss", "1.5"], "a share from 0 to 1"),
+        (&["sim", "--scenario", "earthquake"], "[possible values: tour, form, crash"),
+        (&["sim", "--seed", "-1"], "invalid"),
+        (&["simulate"], "unrecognized subcommand"),
+    ];
+    for (arguments, reason) in cases {
+        let output = synod(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains(reason), "{arguments:?}: {}", stderr(&output));
+        assert!(stdout(&output).is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn completions_are_printed_for_the_common_shells() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = synod(&["completions", shell]);
+        assert!(output.status.success());
+        assert!(stdout(&output).contains("scenario"), "{shell}");
+    }
+}
