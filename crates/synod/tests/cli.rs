@@ -79,7 +79,7 @@ fn wrong_input_is_refused_with_a_reason_and_exit_code_two() {
         (&["sim", "--nodes", "many"], "a number from 1 to 5000"),
         (&["sim", "--loss", "1.5"], "a share from 0 to 1"),
         (&["sim", "--scenario", "earthquake"], "[possible values: tour, form, crash"),
-        (&["sim", "--seed", "-1"], "invalid"),
+        (&["sim", "--seed", "-1"], "unexpected argument"),
         (&["simulate"], "unrecognized subcommand"),
     ];
     for (arguments, reason) in cases {
