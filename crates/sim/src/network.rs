@@ -33,6 +33,10 @@ pub(crate) struct Network {
     config: NetworkConfig,
     /// The partition each node is in; nodes of different partitions do not hear each other.
     sides: Vec<usize>,
+    /// Nodes that hear nobody, though everybody hears them.
+    deaf: Vec<bool>,
+    /// Nodes that nobody hears, though they hear everybody.
+    mute: Vec<bool>,
     pub(crate) sent: u64,
     pub(crate) lost: u64,
     pub(crate) doubled: u64,
@@ -40,13 +44,22 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn new(config: NetworkConfig, nodes: usize) -> Self {
-        Self { config, sides: vec![0; nodes], sent: 0, lost: 0, doubled: 0 }
+        Self {
+            config,
+            sides: vec![0; nodes],
+            deaf: vec![false; nodes],
+            mute: vec![false; nodes],
+            sent: 0,
+            lost: 0,
+            doubled: 0,
+        }
     }
 
     /// The delays after which copies of a message from `from` arrive at `to`: none, one or two.
     pub(crate) fn route(&mut self, from: usize, to: usize, rng: &mut fastrand::Rng) -> Vec<Duration> {
         self.sent += 1;
-        if self.sides[from] != self.sides[to] || rng.f64() < self.config.loss {
+        let cut = self.sides[from] != self.sides[to] || self.deaf[to] || self.mute[from];
+        if cut || rng.f64() < self.config.loss {
             self.lost += 1;
             return Vec::new();
         }
@@ -66,14 +79,25 @@ impl Network {
         }
     }
 
+    pub(crate) fn deafen(&mut self, node: usize) {
+        self.deaf[node] = true;
+    }
+
+    pub(crate) fn silence(&mut self, node: usize) {
+        self.mute[node] = true;
+    }
+
     pub(crate) fn set_loss(&mut self, loss: f64) {
         self.config.loss = loss;
     }
 
     /// No more cuts and no more loss. True when there were any.
     pub(crate) fn heal(&mut self) -> bool {
-        let faulty = self.config.loss > 0.0 || self.sides.iter().any(|side| *side != 0);
+        let one_way = self.deaf.contains(&true) || self.mute.contains(&true);
+        let faulty = self.config.loss > 0.0 || one_way || self.sides.iter().any(|side| *side != 0);
         self.sides.fill(0);
+        self.deaf.fill(false);
+        self.mute.fill(false);
         self.config.loss = 0.0;
         faulty
     }

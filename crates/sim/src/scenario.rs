@@ -166,6 +166,10 @@ pub enum Fault {
     Leave(usize),
     /// The network is cut into this group and the rest.
     Partition(Vec<usize>),
+    /// A node is heard and hears nobody.
+    Deafen(usize),
+    /// A node hears everybody and is not heard.
+    Silence(usize),
     /// This share of messages vanishes.
     Loss(f64),
     /// Every fault of the network ends and nobody is frozen.
@@ -188,6 +192,8 @@ impl Fault {
             Self::Resume(node) => simulation.resume(*node),
             Self::Leave(node) => simulation.leave(*node)?,
             Self::Partition(group) => simulation.partition(std::slice::from_ref(group)),
+            Self::Deafen(node) => simulation.deafen(*node),
+            Self::Silence(node) => simulation.silence(*node),
             Self::Loss(loss) => simulation.set_loss(*loss),
             Self::Heal => simulation.heal(),
             Self::Nothing => {}
@@ -291,7 +297,7 @@ fn churn(nodes: usize, rng: &mut fastrand::Rng) -> Vec<(Duration, Fault)> {
         let node = rng.usize(..nodes);
         script.push((
             at,
-            match rng.u32(..11) {
+            match rng.u32(..13) {
                 0 | 1 => Fault::Crash(node),
                 2 | 3 => Fault::Restart(node),
                 4 => Fault::RestartWithoutDisk(node),
@@ -300,6 +306,8 @@ fn churn(nodes: usize, rng: &mut fastrand::Rng) -> Vec<(Duration, Fault)> {
                 7 => Fault::Partition(minority(nodes, rng)),
                 8 => Fault::Loss(rng.f64() * 0.5),
                 9 => Fault::Leave(node),
+                10 => Fault::Deafen(node),
+                11 => Fault::Silence(node),
                 _ => Fault::Heal,
             },
         ));

@@ -314,6 +314,18 @@ impl Simulation {
         self.network.partition(groups);
     }
 
+    /// Cuts one direction: `node` is heard and hears nobody.
+    pub fn deafen(&mut self, node: usize) {
+        self.say("partition", format!("{} hears nobody", self.nodes[node].id));
+        self.network.deafen(node);
+    }
+
+    /// Cuts one direction: `node` hears everybody and is not heard.
+    pub fn silence(&mut self, node: usize) {
+        self.say("partition", format!("nobody hears {}", self.nodes[node].id));
+        self.network.silence(node);
+    }
+
     /// Changes the share of messages that vanish.
     pub fn set_loss(&mut self, loss: f64) {
         self.say("network", format!("loses {:.0} % of all messages", loss * 100.0));

@@ -262,6 +262,27 @@ fn with_keep_majority_only_the_larger_side_gives_up_on_the_other() {
 }
 
 #[test]
+fn with_keep_majority_a_node_that_hears_nobody_harms_nobody() {
+    for seed in 0..100 * multiplier() {
+        let mut config = SimConfig::new(seed, 5);
+        config.membership.downing = Arc::new(KeepMajority::default());
+        let mut simulation = formed(config);
+        // Everybody hears its accusations and its heartbeats; it hears neither refutations nor heartbeats.
+        simulation.deafen(4);
+        held(simulation.run_for(Duration::from_secs(90)), seed);
+        assert!((0..4).all(|node| simulation.believers(node, NodeStatus::Suspect) > 0), "seed {seed}");
+        assert_eq!(simulation.false_deaths(), 0, "seed {seed}");
+        simulation.heal();
+        let settled = held(simulation.run_until(Duration::from_secs(60), |s| s.converged().is_ok()), seed);
+        assert!(settled.is_some(), "seed {seed}: {:?}", simulation.converged());
+        for node in 0..5 {
+            let own = simulation.coordinator(node).own().expect("a member");
+            assert_eq!(own.incarnation.get(), 1, "seed {seed}: {own} had to start over");
+        }
+    }
+}
+
+#[test]
 fn one_isolated_node_does_not_make_the_others_start_over() {
     for seed in 0..100 * multiplier() {
         let mut config = SimConfig::new(seed, 7);

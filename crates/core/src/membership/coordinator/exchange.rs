@@ -136,16 +136,15 @@ impl Run {
     pub(super) fn ask_to_join(&mut self, now: TimerInstant, out: &mut MembershipCoordinatorOutcome) {
         let (fanout, interval) = (self.config.gossip_fanout, self.config.gossip_interval);
         let Some(joining) = self.joining.as_mut() else { return };
-        let targets: Vec<_> = if joining.attempts < PREFERRED_TRIES {
+        let open = joining.contacts.iter().filter(|contact| self.quarantine.entry(contact).is_none());
+        let mut targets: Vec<_> = open.cloned().collect();
+        if joining.attempts < PREFERRED_TRIES {
             // Whoever yields asks the side it yields to; its old side would only take it back.
-            let count = if joining.yielding { 1 } else { fanout };
-            joining.contacts.iter().take(count).cloned().collect()
+            targets.truncate(if joining.yielding { 1 } else { fanout });
         } else {
-            let mut shuffled = joining.contacts.clone();
-            self.rng.shuffle(&mut shuffled);
-            shuffled.truncate(fanout);
-            shuffled
-        };
+            self.rng.shuffle(&mut targets);
+            targets.truncate(fanout);
+        }
         joining.next_at = now + interval * (1 << joining.attempts.min(JOIN_BACKOFF_MAX));
         joining.attempts = joining.attempts.saturating_add(1);
         if self.mode == MembershipCoordinatorState::Client {
