@@ -66,9 +66,9 @@ fn started(gossip_enabled: bool) -> MembershipCoordinator {
 }
 
 /// A coordinator that watches every one of its members: gossip is off, so all heartbeats come from outside.
-fn full() -> MembershipCoordinator {
+fn full(members: usize) -> MembershipCoordinator {
     let mut coordinator = started(false);
-    for index in 1..MEMBERS {
+    for index in 1..members {
         let NodeRecord { member, authority, .. } = record(index, NodeStatus::Up);
         coordinator.handle_join(&member, &authority, TimerInstant::ZERO).expect("a new member");
         coordinator.handle_heartbeat(&member, TimerInstant::ZERO).expect("a known member");
@@ -78,7 +78,7 @@ fn full() -> MembershipCoordinator {
 
 fn heartbeats(criterion: &mut Criterion) {
     let members: Vec<_> = (1..MEMBERS).map(|index| record(index, NodeStatus::Up).member).collect();
-    let mut coordinator = full();
+    let mut coordinator = full(MEMBERS);
     // Histories are full, as they are after some minutes.
     let mut now = TimerInstant::ZERO;
     let mut round = |coordinator: &mut MembershipCoordinator| {
@@ -106,6 +106,16 @@ fn idle_polls(criterion: &mut Criterion) {
         let now = TimerInstant::from_millis(1_000);
         group.bench_function(format!("{peers} peers"), |bencher| {
             bencher.iter(|| black_box(detector.poll(black_box(now), Duration::ZERO)));
+        });
+    }
+    group.finish();
+    let mut group = criterion.benchmark_group("coordinator poll with nothing due");
+    for members in [10, 100, 1_000] {
+        let mut coordinator = full(members);
+        let now = TimerInstant::from_millis(1);
+        coordinator.poll(now).expect("a running coordinator");
+        group.bench_function(format!("{members} members"), |bencher| {
+            bencher.iter(|| black_box(coordinator.poll(black_box(now))));
         });
     }
     group.finish();
@@ -149,7 +159,7 @@ fn merges(criterion: &mut Criterion) {
 /// Not a duration, so criterion only runs it; the figure is printed.
 fn memory(_criterion: &mut Criterion) {
     let empty = LIVE_BYTES.load(Ordering::Relaxed);
-    let mut coordinator = full();
+    let mut coordinator = full(MEMBERS);
     let mut now = TimerInstant::ZERO;
     for _ in 0..220 {
         now = now + Duration::from_millis(200);

@@ -148,7 +148,8 @@ impl Run {
         let contacts: Vec<_> =
             self.config.seeds.iter().filter(|seed| **seed != own_authority).cloned().collect();
         self.enter_own(now, out);
-        if contacts.is_empty() {
+        if contacts.is_empty() || !self.config.gossip_enabled {
+            // Nobody to ask, or no way to ask: the provider's word is all there is.
             self.become_up(now, out);
         } else {
             self.joining = Some(Joining { contacts, attempts: 0, next_at: now, yielding: false });

@@ -784,7 +784,12 @@ fn while_views_contradict_each_other_changes_from_outside_wait() {
 
 #[test]
 fn without_gossip_nothing_is_sent_and_nothing_is_heard() {
-    let mut subject = Subject::without_gossip();
+    let mut subject = Subject::alone(MembershipCoordinatorConfig {
+        gossip_enabled: false,
+        seeds: vec![address("seed")],
+        ..MembershipCoordinatorConfig::default()
+    });
+    assert_eq!(subject.status("self"), NodeStatus::Up, "there is no way to ask for admission");
     subject.join_up("a");
     subject.join_up("b");
     subject.pass_with_beats(10 * SECOND, &["a"]);
