@@ -12,8 +12,10 @@
 
 extern crate alloc;
 
+mod deadline;
 pub mod id;
 pub mod membership;
+pub mod outbound;
 pub mod time;
 
 pub use id::{Authority, AuthorityError, Incarnation, IncarnationError, MemberId, NodeId, NodeIdError};

@@ -16,7 +16,6 @@
 
 mod config;
 mod coordinator;
-mod deadline;
 mod delta;
 mod downing;
 mod engine;

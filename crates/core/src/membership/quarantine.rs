@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
-use super::deadline::DeadlineQueue;
+use crate::deadline::DeadlineQueue;
 use crate::id::{Authority, MemberId};
 use crate::time::TimerInstant;
 

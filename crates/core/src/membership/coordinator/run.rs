@@ -8,9 +8,9 @@ use core::cmp::Ordering;
 use core::time::Duration;
 
 use super::{MembershipCoordinatorError, MembershipCoordinatorOutcome, MembershipCoordinatorState, Outcome};
+use crate::deadline::DeadlineQueue;
 use crate::id::{Authority, MemberId, NodeId};
 use crate::membership::config::MembershipCoordinatorConfig;
-use crate::membership::deadline::DeadlineQueue;
 use crate::membership::engine::{GossipEngine, GossipPhase};
 use crate::membership::event::{ClusterEvent, MembershipEvent, QuarantineEvent};
 use crate::membership::health::LocalHealth;

@@ -9,18 +9,18 @@ use crate::time::TimerInstant;
 
 /// A set of keys, each with one point in time.
 #[derive(Clone, Debug)]
-pub(super) struct DeadlineQueue<K> {
+pub(crate) struct DeadlineQueue<K> {
     at: BTreeMap<K, TimerInstant>,
     order: BTreeSet<(TimerInstant, K)>,
 }
 
 impl<K: Ord + Clone> DeadlineQueue<K> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { at: BTreeMap::new(), order: BTreeSet::new() }
     }
 
     /// Sets the alarm of `key`, replacing an earlier one.
-    pub(super) fn set(&mut self, key: &K, at: TimerInstant) {
+    pub(crate) fn set(&mut self, key: &K, at: TimerInstant) {
         if let Some(known) = self.at.get_mut(key) {
             if *known == at {
                 return;
@@ -33,14 +33,14 @@ impl<K: Ord + Clone> DeadlineQueue<K> {
         self.order.insert((at, key.clone()));
     }
 
-    pub(super) fn clear(&mut self, key: &K) {
+    pub(crate) fn clear(&mut self, key: &K) {
         if let Some(at) = self.at.remove(key) {
             self.order.remove(&(at, key.clone()));
         }
     }
 
     /// Takes the earliest key whose time has come.
-    pub(super) fn pop_due(&mut self, now: TimerInstant) -> Option<K> {
+    pub(crate) fn pop_due(&mut self, now: TimerInstant) -> Option<K> {
         if self.next()? > now {
             return None;
         }
@@ -50,7 +50,7 @@ impl<K: Ord + Clone> DeadlineQueue<K> {
     }
 
     /// The earliest time set.
-    pub(super) fn next(&self) -> Option<TimerInstant> {
+    pub(crate) fn next(&self) -> Option<TimerInstant> {
         self.order.first().map(|(at, _)| *at)
     }
 }

@@ -1,0 +1,567 @@
+//! What happens to a message when its target cannot be reached right now.
+//!
+//! There is one association per address. While it is connected messages pass. While it is not they wait in a bounded
+//! queue, and a connection is tried again and again with growing, jittered pauses. In quarantine nothing waits: what was
+//! queued becomes dead letters, with the reason, and whatever comes is refused.
+//!
+//! ```text
+//!                 connected                        quarantine
+//!  Disconnected ─────────────► Connected ─────────────────────────► Quarantined
+//!       ▲  ▲ └────────────────────┘ disconnected                        │
+//!       │  └──────────── quarantine (from here, too) ───────────────────┤
+//!       └──────────────────── released, or its time is over ────────────┘
+//! ```
+//!
+//! Messages to one address keep their order, whatever happens in between: while a backlog is being flushed, new ones
+//! line up behind it.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
+
+use crate::deadline::DeadlineQueue;
+use crate::id::Authority;
+use crate::time::TimerInstant;
+
+/// What to do with a message for which the queue has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverflowPolicy {
+    /// The oldest messages make room. For state that is repeated anyway.
+    DropOldest,
+    /// The new message is refused. For requests whose sender can react.
+    RejectNew,
+}
+
+/// Settings of an [`OutboundPipeline`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutboundConfig {
+    /// Most messages that wait for one address. More rides out longer outages and holds more memory. 1 to 1 000 000.
+    /// Default 1024.
+    pub queue_messages_max: usize,
+    /// Most bytes that wait for one address. 1 to 1 GiB. Default 4 MiB.
+    pub queue_bytes_max: usize,
+    /// What happens beyond. Default [`OverflowPolicy::DropOldest`].
+    pub overflow: OverflowPolicy,
+    /// How many waiting messages go out at once after a reconnect; the next batch follows with the next poll, so that one
+    /// reconnect does not hold up everything else. 1 to 100 000. Default 256.
+    pub flush_batch: usize,
+    /// The pause after the first failed connection; it doubles with each further one. 1 ms to 1 h. Default 100 ms.
+    pub backoff_min: Duration,
+    /// The longest pause between two tries. `backoff_min` to 1 h. Default 10 s.
+    pub backoff_max: Duration,
+    /// Most addresses known at a time. 1 to 100 000. Default 10 000.
+    pub associations_max: usize,
+}
+
+impl Default for OutboundConfig {
+    fn default() -> Self {
+        Self {
+            queue_messages_max: 1024,
+            queue_bytes_max: 4 << 20,
+            overflow: OverflowPolicy::DropOldest,
+            flush_batch: 256,
+            backoff_min: Duration::from_millis(100),
+            backoff_max: Duration::from_secs(10),
+            associations_max: 10_000,
+        }
+    }
+}
+
+impl OutboundConfig {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// The first field out of its range, by name.
+    pub fn validate(&self) -> Result<(), OutboundConfigError> {
+        let counts = [
+            ("queue_messages_max", self.queue_messages_max, 1_000_000),
+            ("queue_bytes_max", self.queue_bytes_max, 1 << 30),
+            ("flush_batch", self.flush_batch, 100_000),
+            ("associations_max", self.associations_max, 100_000),
+        ];
+        for (field, value, max) in counts {
+            if !(1..=max).contains(&value) {
+                return Err(OutboundConfigError::Count { field, value, max });
+            }
+        }
+        let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(3600));
+        let durations = [
+            ("backoff_min", self.backoff_min, shortest),
+            ("backoff_max", self.backoff_max, self.backoff_min.max(shortest)),
+        ];
+        for (field, value, min) in durations {
+            if !(min..=longest).contains(&value) {
+                return Err(OutboundConfigError::Duration { field, value, min, max: longest });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A setting is out of range. Nothing was started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutboundConfigError {
+    /// A number is out of range.
+    #[error("outbound.{field} must be 1 to {max}, it is {value}")]
+    Count {
+        /// The field.
+        field: &'static str,
+        /// The refused value.
+        value: usize,
+        /// The largest value.
+        max: usize,
+    },
+    /// A duration is out of range.
+    #[error("outbound.{field} must be {min:?} to {max:?}, it is {value:?}")]
+    Duration {
+        /// The field.
+        field: &'static str,
+        /// The refused value.
+        value: Duration,
+        /// The shortest value.
+        min: Duration,
+        /// The longest value.
+        max: Duration,
+    },
+}
+
+/// Where an association stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AssociationState {
+    /// No connection; messages wait.
+    Disconnected,
+    /// Messages pass.
+    Connected,
+    /// Nothing passes.
+    Quarantined {
+        /// Why.
+        reason: String,
+        /// When it ends by itself; `None` until it is released.
+        until: Option<TimerInstant>,
+    },
+}
+
+impl fmt::Display for AssociationState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Disconnected => "disconnected",
+            Self::Connected => "connected",
+            Self::Quarantined { .. } => "quarantined",
+        })
+    }
+}
+
+/// Why a message was not delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeadLetterReason {
+    /// The target left the cluster.
+    Departed,
+    /// Newer messages needed its place in the queue.
+    DroppedOldest,
+    /// The queue was full.
+    QueueFull,
+    /// The target is quarantined, with the reason.
+    Quarantined(String),
+    /// The message alone is larger than the queue.
+    TooLarge,
+    /// There are too many addresses already.
+    TooManyAssociations,
+}
+
+/// A message that will not be delivered. Its sender must be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter<M> {
+    /// Where it should have gone.
+    pub target: Authority,
+    /// The message.
+    pub message: M,
+    /// Why it does not go.
+    pub reason: DeadLetterReason,
+}
+
+/// A change of an association, for observers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OutboundEvent {
+    /// A connection stands.
+    Connected(Authority),
+    /// A connection was lost.
+    Disconnected(Authority),
+    /// Messages that had waited went out.
+    Flushed {
+        /// To whom.
+        target: Authority,
+        /// How many, in this batch.
+        messages: usize,
+        /// How many still wait.
+        remaining: usize,
+    },
+    /// An address is quarantined.
+    Quarantined {
+        /// The address.
+        target: Authority,
+        /// Why.
+        reason: String,
+        /// How many waiting messages became dead letters.
+        dead_letters: usize,
+    },
+    /// A quarantine ended.
+    Released(Authority),
+}
+
+/// What a call asks the driver to do, in the order of the fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutboundOutcome<M> {
+    /// Messages that will not be delivered.
+    pub dead_letters: Vec<DeadLetter<M>>,
+    /// Events for observers.
+    pub events: Vec<OutboundEvent>,
+    /// Messages to write to connections, in order.
+    pub deliver: Vec<(Authority, M)>,
+    /// Connections to open; each is answered by `handle_connected` or `handle_connect_failed`.
+    pub connect: Vec<Authority>,
+    /// When to poll next, if anything waits for a time.
+    pub wake_at: Option<TimerInstant>,
+}
+
+impl<M> Default for OutboundOutcome<M> {
+    fn default() -> Self {
+        Self {
+            dead_letters: Vec::new(),
+            events: Vec::new(),
+            deliver: Vec::new(),
+            connect: Vec::new(),
+            wake_at: None,
+        }
+    }
+}
+
+/// A report about a connection does not fit what is known. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{target} is {state}; it cannot become {requested} and nothing was changed")]
+pub struct OutboundError {
+    /// The address.
+    pub target: Authority,
+    /// Its state.
+    pub state: AssociationState,
+    /// What was reported.
+    pub requested: &'static str,
+}
+
+/// The associations of one node. `M` is a message; the pipeline only moves it.
+///
+/// Inputs: [`send`](Self::send) and `handle_*`; [`poll`](Self::poll) at the `wake_at` of the last outcome. Time is
+/// monotonic. Every message that goes in comes out exactly once: in `deliver` or in `dead_letters`.
+#[derive(Clone, Debug)]
+pub struct OutboundPipeline<M> {
+    associations: BTreeMap<Authority, Association<M>>,
+    timers: DeadlineQueue<Authority>,
+    config: OutboundConfig,
+    rng: fastrand::Rng,
+}
+
+#[derive(Clone, Debug)]
+struct Association<M> {
+    state: AssociationState,
+    queue: VecDeque<(M, usize)>,
+    queued_bytes: usize,
+    /// A connection was asked for and not yet answered.
+    connecting: bool,
+    failures: u32,
+}
+
+impl<M> OutboundPipeline<M> {
+    /// A pipeline that knows nobody. `seed` feeds the jitter.
+    ///
+    /// # Errors
+    /// A setting out of range.
+    pub fn new(config: OutboundConfig, seed: u64) -> Result<Self, OutboundConfigError> {
+        config.validate()?;
+        let rng = fastrand::Rng::with_seed(seed);
+        Ok(Self { associations: BTreeMap::new(), timers: DeadlineQueue::new(), config, rng })
+    }
+
+    /// Sends `message`, which takes `bytes` on the wire, to `target`.
+    pub fn send(&mut self, target: &Authority, message: M, bytes: usize) -> OutboundOutcome<M> {
+        let mut out = OutboundOutcome::default();
+        let room = self.associations.len() < self.config.associations_max;
+        if !room && !self.associations.contains_key(target) {
+            out.bury(target, message, DeadLetterReason::TooManyAssociations);
+            return self.finish(out);
+        }
+        let association = self.associations.entry(target.clone()).or_default();
+        match &association.state {
+            AssociationState::Quarantined { reason, .. } => {
+                let reason = DeadLetterReason::Quarantined(reason.clone());
+                out.bury(target, message, reason);
+            }
+            AssociationState::Connected if association.queue.is_empty() => {
+                out.deliver.push((target.clone(), message));
+            }
+            AssociationState::Connected | AssociationState::Disconnected => {
+                association.enqueue(target, message, bytes, &self.config, &mut out);
+                let idle = association.state == AssociationState::Disconnected
+                    && !association.connecting
+                    && association.failures == 0;
+                if idle {
+                    association.connecting = true;
+                    out.connect.push(target.clone());
+                }
+            }
+        }
+        self.finish(out)
+    }
+
+    /// A connection stands; what waited goes out, a batch at a time.
+    ///
+    /// # Errors
+    /// Refused in quarantine: close the connection.
+    pub fn handle_connected(
+        &mut self,
+        target: &Authority,
+        now: TimerInstant,
+    ) -> Result<OutboundOutcome<M>, OutboundError> {
+        let mut out = OutboundOutcome::default();
+        let association = self.associations.entry(target.clone()).or_default();
+        if matches!(association.state, AssociationState::Quarantined { .. }) {
+            let (target, state) = (target.clone(), association.state.clone());
+            return Err(OutboundError { target, state, requested: "connected" });
+        }
+        association.connecting = false;
+        association.failures = 0;
+        if association.state != AssociationState::Connected {
+            association.state = AssociationState::Connected;
+            out.events.push(OutboundEvent::Connected(target.clone()));
+        }
+        self.timers.clear(target);
+        self.flush(target, now, &mut out);
+        Ok(self.finish(out))
+    }
+
+    /// A connection was lost. It is opened again for the next message, or at once if some wait.
+    ///
+    /// # Errors
+    /// Refused when there was none.
+    pub fn handle_disconnected(
+        &mut self,
+        target: &Authority,
+        now: TimerInstant,
+    ) -> Result<OutboundOutcome<M>, OutboundError> {
+        let mut out = OutboundOutcome::default();
+        let association = self.associations.entry(target.clone()).or_default();
+        if association.state != AssociationState::Connected {
+            let (target, state) = (target.clone(), association.state.clone());
+            return Err(OutboundError { target, state, requested: "disconnected" });
+        }
+        association.state = AssociationState::Disconnected;
+        out.events.push(OutboundEvent::Disconnected(target.clone()));
+        if association.queue.is_empty() {
+            self.timers.clear(target);
+        } else {
+            self.retry_later(target, now);
+        }
+        Ok(self.finish(out))
+    }
+
+    /// A connection could not be opened. It is tried again after a pause if messages wait.
+    ///
+    /// # Errors
+    /// Refused when none was asked for.
+    pub fn handle_connect_failed(
+        &mut self,
+        target: &Authority,
+        now: TimerInstant,
+    ) -> Result<OutboundOutcome<M>, OutboundError> {
+        let association = self.associations.entry(target.clone()).or_default();
+        if !association.connecting {
+            let (target, state) = (target.clone(), association.state.clone());
+            return Err(OutboundError { target, state, requested: "failed to connect" });
+        }
+        association.connecting = false;
+        self.retry_later(target, now);
+        Ok(self.finish(OutboundOutcome::default()))
+    }
+
+    /// Keeps `target` out until `until` (`None`: until released). What waits becomes dead letters.
+    pub fn handle_quarantine(
+        &mut self,
+        target: &Authority,
+        reason: String,
+        until: Option<TimerInstant>,
+    ) -> OutboundOutcome<M> {
+        let mut out = OutboundOutcome::default();
+        let association = self.associations.entry(target.clone()).or_default();
+        let letters = association.drain();
+        let dead_letters = letters.len();
+        for message in letters {
+            out.bury(target, message, DeadLetterReason::Quarantined(reason.clone()));
+        }
+        association.connecting = false;
+        association.failures = 0;
+        association.state = AssociationState::Quarantined { reason: reason.clone(), until };
+        match until {
+            Some(at) => self.timers.set(target, at),
+            None => self.timers.clear(target),
+        }
+        out.events.push(OutboundEvent::Quarantined { target: target.clone(), reason, dead_letters });
+        self.finish(out)
+    }
+
+    /// Ends a quarantine before its time: disconnected, with an empty queue that works. Harmless otherwise.
+    pub fn handle_release(&mut self, target: &Authority) -> OutboundOutcome<M> {
+        let mut out = OutboundOutcome::default();
+        self.release(target, &mut out);
+        self.finish(out)
+    }
+
+    /// The target left the cluster: what waits becomes dead letters, and the association is forgotten.
+    pub fn handle_departed(&mut self, target: &Authority) -> OutboundOutcome<M> {
+        let mut out = OutboundOutcome::default();
+        self.timers.clear(target);
+        if let Some(mut association) = self.associations.remove(target) {
+            for message in association.drain() {
+                out.bury(target, message, DeadLetterReason::Departed);
+            }
+        }
+        self.finish(out)
+    }
+
+    /// Runs everything that is due: ends quarantines, tries connections again, goes on flushing.
+    pub fn poll(&mut self, now: TimerInstant) -> OutboundOutcome<M> {
+        let mut out = OutboundOutcome::default();
+        // What a flush leaves behind is due again at once; it waits for the next poll, so that others get their turn.
+        let mut due = Vec::new();
+        while let Some(target) = self.timers.pop_due(now) {
+            due.push(target);
+        }
+        for target in due {
+            match self
+                .associations
+                .get_mut(&target)
+                .map(|association| (&association.state, association.connecting))
+            {
+                Some((AssociationState::Quarantined { .. }, _)) => self.release(&target, &mut out),
+                Some((AssociationState::Connected, _)) => self.flush(&target, now, &mut out),
+                Some((AssociationState::Disconnected, false)) => {
+                    if let Some(association) = self.associations.get_mut(&target) {
+                        association.connecting = true;
+                    }
+                    out.connect.push(target);
+                }
+                Some((AssociationState::Disconnected, true)) | None => {}
+            }
+        }
+        self.finish(out)
+    }
+
+    /// Where an address stands; unknown ones are disconnected.
+    #[must_use]
+    pub fn state(&self, target: &Authority) -> AssociationState {
+        self.associations.get(target).map_or(AssociationState::Disconnected, |a| a.state.clone())
+    }
+
+    /// How many messages wait for an address, and how many bytes they take.
+    #[must_use]
+    pub fn queued(&self, target: &Authority) -> (usize, usize) {
+        self.associations.get(target).map_or((0, 0), |a| (a.queue.len(), a.queued_bytes))
+    }
+
+    fn flush(&mut self, target: &Authority, now: TimerInstant, out: &mut OutboundOutcome<M>) {
+        let Some(association) = self.associations.get_mut(target) else { return };
+        let messages = association.queue.len().min(self.config.flush_batch);
+        if messages == 0 {
+            return;
+        }
+        for (message, bytes) in association.queue.drain(..messages) {
+            association.queued_bytes -= bytes;
+            out.deliver.push((target.clone(), message));
+        }
+        let remaining = association.queue.len();
+        out.events.push(OutboundEvent::Flushed { target: target.clone(), messages, remaining });
+        if remaining > 0 {
+            self.timers.set(target, now);
+        }
+    }
+
+    fn release(&mut self, target: &Authority, out: &mut OutboundOutcome<M>) {
+        if let Some(association) = self.associations.get_mut(target)
+            && matches!(association.state, AssociationState::Quarantined { .. })
+        {
+            association.state = AssociationState::Disconnected;
+            self.timers.clear(target);
+            out.events.push(OutboundEvent::Released(target.clone()));
+        }
+    }
+
+    /// Plans the next try: twice as late as the last one, up to the longest pause, and a fifth earlier or later by chance.
+    fn retry_later(&mut self, target: &Authority, now: TimerInstant) {
+        let Some(association) = self.associations.get_mut(target) else { return };
+        let doubled = self.config.backoff_min.saturating_mul(1 << association.failures.min(DOUBLINGS_MAX));
+        association.failures = association.failures.saturating_add(1);
+        let pause = doubled.min(self.config.backoff_max).mul_f64(0.8 + 0.4 * self.rng.f64());
+        self.timers.set(target, now + pause);
+    }
+
+    fn finish(&self, mut out: OutboundOutcome<M>) -> OutboundOutcome<M> {
+        out.wake_at = self.timers.next();
+        out
+    }
+}
+
+impl<M> Default for Association<M> {
+    fn default() -> Self {
+        Self {
+            state: AssociationState::Disconnected,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            connecting: false,
+            failures: 0,
+        }
+    }
+}
+
+impl<M> Association<M> {
+    fn enqueue(
+        &mut self,
+        target: &Authority,
+        message: M,
+        bytes: usize,
+        config: &OutboundConfig,
+        out: &mut OutboundOutcome<M>,
+    ) {
+        if bytes > config.queue_bytes_max {
+            return out.bury(target, message, DeadLetterReason::TooLarge);
+        }
+        while self.queue.len() >= config.queue_messages_max
+            || self.queued_bytes + bytes > config.queue_bytes_max
+        {
+            if config.overflow == OverflowPolicy::RejectNew {
+                return out.bury(target, message, DeadLetterReason::QueueFull);
+            }
+            let Some((oldest, freed)) = self.queue.pop_front() else { break };
+            self.queued_bytes -= freed;
+            out.bury(target, oldest, DeadLetterReason::DroppedOldest);
+        }
+        self.queued_bytes += bytes;
+        self.queue.push_back((message, bytes));
+    }
+
+    fn drain(&mut self) -> Vec<M> {
+        self.queued_bytes = 0;
+        self.queue.drain(..).map(|(message, _)| message).collect()
+    }
+}
+
+impl<M> OutboundOutcome<M> {
+    fn bury(&mut self, target: &Authority, message: M, reason: DeadLetterReason) {
+        self.dead_letters.push(DeadLetter { target: target.clone(), message, reason });
+    }
+}
+
+/// Beyond so many doublings the longest pause is reached with any settings.
+const DOUBLINGS_MAX: u32 = 22;
+
+#[cfg(test)]
+mod tests;
