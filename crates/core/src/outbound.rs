@@ -286,8 +286,7 @@ impl<M> OutboundPipeline<M> {
     /// Sends `message`, which takes `bytes` on the wire, to `target`.
     pub fn send(&mut self, target: &Authority, message: M, bytes: usize) -> OutboundOutcome<M> {
         let mut out = OutboundOutcome::default();
-        let room = self.associations.len() < self.config.associations_max;
-        if !room && !self.associations.contains_key(target) {
+        if !self.has_room_for(target) {
             out.bury(target, message, DeadLetterReason::TooManyAssociations);
             return self.finish(out);
         }
@@ -324,11 +323,9 @@ impl<M> OutboundPipeline<M> {
         now: TimerInstant,
     ) -> Result<OutboundOutcome<M>, OutboundError> {
         let mut out = OutboundOutcome::default();
-        let association = self.associations.entry(target.clone()).or_default();
-        if matches!(association.state, AssociationState::Quarantined { .. }) {
-            let (target, state) = (target.clone(), association.state.clone());
-            return Err(OutboundError { target, state, requested: "connected" });
-        }
+        let open =
+            |association: &Association<M>| !matches!(association.state, AssociationState::Quarantined { .. });
+        let association = self.association_if(target, open, "connected")?;
         association.connecting = false;
         association.failures = 0;
         if association.state != AssociationState::Connected {
@@ -350,11 +347,8 @@ impl<M> OutboundPipeline<M> {
         now: TimerInstant,
     ) -> Result<OutboundOutcome<M>, OutboundError> {
         let mut out = OutboundOutcome::default();
-        let association = self.associations.entry(target.clone()).or_default();
-        if association.state != AssociationState::Connected {
-            let (target, state) = (target.clone(), association.state.clone());
-            return Err(OutboundError { target, state, requested: "disconnected" });
-        }
+        let connected = |association: &Association<M>| association.state == AssociationState::Connected;
+        let association = self.association_if(target, connected, "disconnected")?;
         association.state = AssociationState::Disconnected;
         out.events.push(OutboundEvent::Disconnected(target.clone()));
         if association.queue.is_empty() {
@@ -374,17 +368,15 @@ impl<M> OutboundPipeline<M> {
         target: &Authority,
         now: TimerInstant,
     ) -> Result<OutboundOutcome<M>, OutboundError> {
-        let association = self.associations.entry(target.clone()).or_default();
-        if !association.connecting {
-            let (target, state) = (target.clone(), association.state.clone());
-            return Err(OutboundError { target, state, requested: "failed to connect" });
-        }
+        let asked = |association: &Association<M>| association.connecting;
+        let association = self.association_if(target, asked, "failed to connect")?;
         association.connecting = false;
         self.retry_later(target, now);
         Ok(self.finish(OutboundOutcome::default()))
     }
 
-    /// Keeps `target` out until `until` (`None`: until released). What waits becomes dead letters.
+    /// Keeps `target` out until `until` (`None`: until released). What waits becomes dead letters. A quarantine is kept
+    /// whatever the number of associations: whoever asks for it bounds the number of quarantines.
     pub fn handle_quarantine(
         &mut self,
         target: &Authority,
@@ -468,6 +460,41 @@ impl<M> OutboundPipeline<M> {
         self.associations.get(target).map_or((0, 0), |a| (a.queue.len(), a.queued_bytes))
     }
 
+    /// The association of `target` if a report about it makes sense.
+    fn association_if(
+        &mut self,
+        target: &Authority,
+        fits: impl FnOnce(&Association<M>) -> bool,
+        requested: &'static str,
+    ) -> Result<&mut Association<M>, OutboundError> {
+        let unknown = Association::default();
+        let association = self.associations.get(target).unwrap_or(&unknown);
+        if !fits(association) {
+            let state = association.state.clone();
+            return Err(OutboundError { target: target.clone(), state, requested });
+        }
+        if !self.has_room_for(target) {
+            let state = AssociationState::Disconnected;
+            return Err(OutboundError {
+                target: target.clone(),
+                state,
+                requested: "known: there are too many",
+            });
+        }
+        Ok(self.associations.entry(target.clone()).or_default())
+    }
+
+    /// Whether `target` is known or may become so. Associations that hold nothing make room: forgetting them loses nothing.
+    fn has_room_for(&mut self, target: &Authority) -> bool {
+        if self.associations.contains_key(target) {
+            return true;
+        }
+        if self.associations.len() >= self.config.associations_max {
+            self.associations.retain(|_, association| !association.is_idle());
+        }
+        self.associations.len() < self.config.associations_max
+    }
+
     fn flush(&mut self, target: &Authority, now: TimerInstant, out: &mut OutboundOutcome<M>) {
         let Some(association) = self.associations.get_mut(target) else { return };
         let messages = association.queue.len().min(self.config.flush_batch);
@@ -546,6 +573,12 @@ impl<M> Association<M> {
         }
         self.queued_bytes += bytes;
         self.queue.push_back((message, bytes));
+    }
+
+    /// Whether it is no different from one that was never heard of.
+    fn is_idle(&self) -> bool {
+        let settled = !self.connecting && self.failures == 0;
+        self.state == AssociationState::Disconnected && self.queue.is_empty() && settled
     }
 
     fn drain(&mut self) -> Vec<M> {

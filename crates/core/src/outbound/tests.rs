@@ -172,7 +172,14 @@ fn a_departed_target_leaves_nothing_behind() {
     let refused = pipeline.send(&other, 2, 10);
     assert_eq!(buried(&refused), [(2, DeadLetterReason::TooManyAssociations)]);
     assert_eq!(buried(&pipeline.handle_departed(&peer())), [(1, DeadLetterReason::Departed)]);
-    assert_eq!(pipeline.send(&other, 3, 10).connect, [other], "its place is free again");
+    assert_eq!(pipeline.send(&other, 3, 10).connect, [other.clone()], "its place is free again");
+    // Reports about strangers are refused and do not make them known.
+    assert!(pipeline.handle_disconnected(&peer(), at(1)).is_err());
+    assert!(pipeline.handle_connected(&peer(), at(1)).is_err(), "there is no room");
+    // An association that holds nothing makes room for one that does.
+    pipeline.handle_connected(&other, at(2)).expect("a connection that was asked for");
+    pipeline.handle_disconnected(&other, at(3)).expect("a connected peer");
+    assert_eq!(pipeline.send(&peer(), 4, 10).connect, [peer()]);
 }
 
 #[test]
