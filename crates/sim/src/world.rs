@@ -219,7 +219,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Lets time pass until `condition` holds, looking every [`LOOK_INTERVAL`]. Returns how long it took, or `None` when
+    /// Lets time pass until `condition` holds, looking every 50 ms. Returns how long it took, or `None` when
     /// it did not hold within `limit`.
     ///
     /// # Errors
