@@ -211,7 +211,7 @@ impl Cluster {
         let target = &mut self.nodes[number(&request.target)];
         let outcome = target.handle_request(&request.from, &request.state, self.now).expect("it runs");
         prop_assert!(outcome.refusals.is_empty());
-        prop_assert!(request.state.len() >= 1);
+        prop_assert!(!request.state.is_empty());
         if answered && self.answered.insert((request.from.clone(), request.token)) {
             let sender = &mut self.nodes[number(&request.from)];
             sender

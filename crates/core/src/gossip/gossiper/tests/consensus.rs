@@ -36,19 +36,19 @@ fn a_check_speaks_when_agreement_is_reached_and_when_it_is_lost() {
     // One member has no value yet.
     let (check, events) = register(&mut a, ConsensusChecker::new(key("k"), head));
     assert_eq!((events, a.gossiper.consensus(check)), (vec![], None));
-    let reached = ConsensusEvent::Reached { check, values: vec![b"1".to_vec()] };
-    let lost = ConsensusEvent::Lost { check };
-    assert_eq!(verdicts(&a.hear("c", &[("c", "k", "1/c", 1)])), [reached.clone()]);
+    let reached = vec![ConsensusEvent::Reached { check, values: vec![b"1".to_vec()] }];
+    let lost = vec![ConsensusEvent::Lost { check }];
+    assert_eq!(verdicts(&a.hear("c", &[("c", "k", "1/c", 1)])), reached);
     assert_eq!(a.gossiper.consensus(check), Some(&[b"1".to_vec()][..]));
     // A change that the extractor does not see, and one under another key, are no news.
     assert_eq!(verdicts(&a.hear("c", &[("c", "k", "1/d", 2), ("c", "other", "x", 3)])), []);
     // A different value, ours this time, and back.
-    assert_eq!(verdicts(&a.set("k", "2/a")), [lost.clone()]);
-    assert_eq!(verdicts(&a.set("k", "1/a")), [reached.clone()]);
+    assert_eq!(verdicts(&a.set("k", "2/a")), lost);
+    assert_eq!(verdicts(&a.set("k", "1/a")), reached);
     // A value that cannot be read counts as none.
-    assert_eq!(verdicts(&a.hear("c", &[("c", "k", "1", 4)])), [lost]);
+    assert_eq!(verdicts(&a.hear("c", &[("c", "k", "1", 4)])), lost);
     // The one who disagrees leaves the topology, or is blocked.
-    assert_eq!(verdicts(&a.members(&["b"])), [reached]);
+    assert_eq!(verdicts(&a.members(&["b"])), reached);
     assert_eq!(verdicts(&a.members(&["b"])), []);
 }
 

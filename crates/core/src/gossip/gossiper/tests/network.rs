@@ -45,7 +45,7 @@ impl Network {
         for _ in 0..rounds * 10 {
             self.now = self.now + Duration::from_millis(50);
             for own in self.nodes.keys().cloned().collect::<Vec<_>>() {
-                let outcome = self.with(&own, |gossiper, now| gossiper.poll(now));
+                let outcome = self.with(&own, Gossiper::poll);
                 if outcome.is_ok_and(|outcome| outcome.round_due) {
                     self.with(&own, |gossiper, now| gossiper.round(&value(""), now)).expect("it runs");
                 }
@@ -143,7 +143,7 @@ fn a_node_that_leaves_is_blocked_everywhere_long_before_it_would_expire() {
     let mut network = Network::new(10, 3);
     network.run(10);
     let leaver = id("n04");
-    let outcome = network.with(&leaver, |gossiper, now| gossiper.stop(now)).expect("it stops");
+    let outcome = network.with(&leaver, Gossiper::stop).expect("it stops");
     assert_eq!(outcome.requests.len(), 3, "three are told, six are not");
     network.nodes.remove(&leaver);
     network.run(8);
