@@ -5,6 +5,8 @@
 //! publish, what to send, and when the machine wants to be polled next. A driver (or the simulator) turns bytes into
 //! inputs and outcomes into effects; it decides nothing. Ordered maps throughout, so equal inputs give equal outcomes.
 //!
+//! [`membership`] decides who is in the cluster; [`gossip`] spreads what each member says about itself.
+//!
 //! The crate is `no_std` + `alloc`: it cannot open a socket, read a clock or start a thread.
 
 #![no_std]
@@ -13,6 +15,7 @@
 extern crate alloc;
 
 mod deadline;
+pub mod gossip;
 pub mod id;
 pub mod membership;
 pub mod outbound;
