@@ -85,7 +85,7 @@ impl GossipMap {
         bytes.push(VERSION);
         push_length(&mut bytes, self.entries.len());
         for (key, entry) in &self.entries {
-            // The bound on a key's length leaves the upper half of the four bytes empty.
+            // Nothing is cut off: the bound on a key's length is far below what two bytes can say.
             let length = key.as_str().len() as u16;
             bytes.extend_from_slice(&length.to_be_bytes());
             bytes.extend_from_slice(key.as_str().as_bytes());
