@@ -336,6 +336,8 @@ fn a_client_observes_but_is_no_way_into_the_cluster() {
     assert_eq!(subject.status("a"), NodeStatus::Up);
     subject.ok(|c, now| c.handle_quarantine(&address("a"), QuarantineReason::Requested("test".into()), now));
     assert_eq!(subject.active(), ["seed#1"]);
+    assert_eq!(subject.coordinator.snapshot().records.len(), 2);
+    assert_eq!(subject.coordinator.quarantine_snapshot().len(), 1);
     // It accuses nobody, however long the silence.
     subject.pass(60 * SECOND);
     assert_eq!(subject.status("seed"), NodeStatus::Up);
@@ -424,6 +426,54 @@ fn a_suspect_that_is_heard_again_is_up_and_its_record_outranks_the_suspicion() {
     let b = record("b", 1, NodeStatus::Up);
     subject.hear(push(b, 0, 1, vec![suspicion]));
     assert_eq!(subject.status("a"), NodeStatus::Up);
+}
+
+#[test]
+fn a_member_that_never_came_up_is_suspected_as_what_it_was() {
+    let mut subject = Subject::without_gossip();
+    subject.join("a");
+    subject.forget_the_past();
+    subject.pass(8 * SECOND);
+    assert_eq!(subject.changes(), ["a#1: joining -> suspect"]);
+    // A suspect that knocks again is neither refused nor cleared by that.
+    subject.join("a");
+    assert_eq!(subject.status("a"), NodeStatus::Suspect);
+}
+
+#[test]
+fn a_peers_word_alone_does_not_clear_a_suspicion() {
+    let mut subject = Subject::member();
+    let b = record("b", 1, NodeStatus::Up);
+    subject.hear(push(b.clone(), 0, 2, vec![b.clone(), record("a", 1, NodeStatus::Suspect)]));
+    // The peer has not heard of the suspicion yet; what it says is older.
+    subject.hear(push(b.clone(), 2, 3, vec![record("a", 1, NodeStatus::Up)]));
+    assert_eq!(subject.status("a"), NodeStatus::Suspect);
+    // A refutation is newer.
+    let refuted = NodeRecord { refutation: Refutation(1), ..record("a", 1, NodeStatus::Up) };
+    subject.hear(push(b, 3, 4, vec![refuted]));
+    assert_eq!(subject.status("a"), NodeStatus::Up);
+}
+
+#[test]
+fn a_record_that_does_not_fit_does_not_cost_the_others() {
+    let config = MembershipCoordinatorConfig { members_max: 3, ..MembershipCoordinatorConfig::default() };
+    let mut subject = Subject::alone(config);
+    subject.join("z");
+    let b = record("b", 1, NodeStatus::Up);
+    let news = vec![b.clone(), record("c", 1, NodeStatus::Up), record("z", 1, NodeStatus::Up)];
+    subject.hear(push(b, 0, 3, news));
+    assert_eq!(subject.active(), ["b#1", "self#1", "z#1"]);
+    assert_eq!(subject.status("z"), NodeStatus::Up, "what stands behind the refused record is taken");
+    let full = |event: &ClusterEvent| {
+        matches!(
+            event,
+            ClusterEvent::Membership {
+                event: MembershipEvent::Refused(MembershipError::TableFull { .. }),
+                ..
+            }
+        )
+    };
+    assert_eq!(subject.count(full), 1);
 }
 
 #[test]
@@ -617,6 +667,19 @@ fn a_join_during_quarantine_is_refused_told_why_and_observed() {
     subject.pass_with_beats(31 * SECOND, &["a"]);
     assert!(subject.coordinator.quarantine_snapshot().is_empty());
     subject.join("b");
+}
+
+#[test]
+fn a_quarantine_that_makes_room_for_another_is_told_to_have_ended() {
+    let config = MembershipCoordinatorConfig { members_max: 2, ..MembershipCoordinatorConfig::default() };
+    let mut subject = Subject::alone(config);
+    for name in ["x", "y", "z"] {
+        let reason = QuarantineReason::Requested("test".into());
+        subject.ok(|c, now| c.handle_quarantine(&address(name), reason, now));
+        subject.now = subject.now + Duration::from_millis(1);
+    }
+    assert_eq!(subject.coordinator.quarantine_snapshot().len(), 2);
+    assert!(subject.quarantine.contains(&QuarantineEvent::Cleared { authority: address("x") }));
 }
 
 #[test]
