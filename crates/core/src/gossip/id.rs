@@ -209,7 +209,7 @@ mod tests {
             Err(GossipNameError::ControlCharacter { what: "a member id", character: '\n' })
         );
         // A Go peer may call itself anything that can be read.
-        assert!(GossipMemberId::new("9m4e2mr0ui3e8a215n4g / ノード").is_ok());
+        assert!(GossipMemberId::new("9m4e2mr0ui3e8a215n4g / \u{30ce}\u{30fc}\u{30c9}").is_ok());
     }
 
     #[test]
