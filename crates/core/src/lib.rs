@@ -19,6 +19,8 @@ pub mod gossip;
 pub mod id;
 pub mod membership;
 pub mod outbound;
+pub mod remote;
+pub mod roster;
 pub mod time;
 
 pub use id::{Authority, AuthorityError, Incarnation, IncarnationError, MemberId, NodeId, NodeIdError};

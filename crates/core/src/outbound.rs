@@ -159,6 +159,8 @@ impl fmt::Display for AssociationState {
 pub enum DeadLetterReason {
     /// The target left the cluster.
     Departed,
+    /// The node runs, but has no such actor.
+    NoSuchActor,
     /// Newer messages needed its place in the queue.
     DroppedOldest,
     /// The queue was full.
@@ -169,6 +171,12 @@ pub enum DeadLetterReason {
     TooLarge,
     /// There are too many addresses already.
     TooManyAssociations,
+    /// The peer does not know messages of this type, and would come to harm by it.
+    UnknownToPeer,
+    /// The message cannot be put on the wire.
+    Unsendable(String),
+    /// The target could not be reached again and again.
+    Unreachable,
 }
 
 /// A message that will not be delivered. Its sender must be told.

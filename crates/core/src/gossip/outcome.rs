@@ -33,7 +33,7 @@ pub struct GossiperOutcome {
 }
 
 /// Something that follows from an input.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GossiperEvent {
     /// A newer heartbeat of the member arrived, directly or through others.
     Alive {

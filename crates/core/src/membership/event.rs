@@ -7,7 +7,10 @@ use super::quarantine::QuarantineReason;
 use super::status::NodeStatus;
 use super::table::MembershipError;
 use super::topology::{TopologyApplyError, TopologyUpdate};
+use crate::gossip::{GossipUpdate, GossiperEvent};
 use crate::id::{Authority, MemberId};
+use crate::remote::RemoteEvent;
+use crate::roster::RosterUpdate;
 use crate::time::TimerInstant;
 use alloc::string::String;
 
@@ -19,6 +22,20 @@ pub enum ClusterEvent {
     Gossip {
         /// What happened.
         event: GossipEvent,
+        /// When.
+        observed_at: TimerInstant,
+    },
+    /// A member of the gossip gave a sign of life, was blocked, or the members came to agree on something.
+    Gossiper {
+        /// What happened.
+        event: GossiperEvent,
+        /// When.
+        observed_at: TimerInstant,
+    },
+    /// Another member's entry of the gossip state changed.
+    GossipStateUpdated {
+        /// The entry.
+        update: GossipUpdate,
         /// When.
         observed_at: TimerInstant,
     },
@@ -69,6 +86,20 @@ pub enum ClusterEvent {
     },
     /// This side may decide again.
     QuorumRegained {
+        /// When.
+        observed_at: TimerInstant,
+    },
+    /// A connection changed, or something came over one that could not be used.
+    Remote {
+        /// What happened.
+        event: RemoteEvent,
+        /// When.
+        observed_at: TimerInstant,
+    },
+    /// The list of everyone this node deals with changed.
+    RosterUpdated {
+        /// The list, and what changed.
+        update: RosterUpdate,
         /// When.
         observed_at: TimerInstant,
     },
@@ -133,12 +164,16 @@ impl ClusterEvent {
     pub const fn observed_at(&self) -> TimerInstant {
         match self {
             Self::Gossip { observed_at, .. }
+            | Self::Gossiper { observed_at, .. }
+            | Self::GossipStateUpdated { observed_at, .. }
             | Self::MemberQuarantined { observed_at, .. }
             | Self::MemberStatusChanged { observed_at, .. }
             | Self::Membership { observed_at, .. }
             | Self::QuarantineLifted { observed_at, .. }
             | Self::QuorumLost { observed_at, .. }
             | Self::QuorumRegained { observed_at }
+            | Self::Remote { observed_at, .. }
+            | Self::RosterUpdated { observed_at, .. }
             | Self::SelfRejoining { observed_at, .. }
             | Self::Shutdown { observed_at, .. }
             | Self::ShutdownFailed { observed_at, .. }
