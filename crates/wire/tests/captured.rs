@@ -116,7 +116,7 @@ fn check(dialect: Dialect, name: &str, bytes: &Bytes) {
             assert_eq!(rust.encode_to_vec(), *bytes);
         }
         "topology" => message(bytes, &topology_of_ten()),
-        "gossip_request_with_heartbeat" => gossip_with_heartbeat(dialect, &bytes),
+        "gossip_request_with_heartbeat" => gossip_with_heartbeat(dialect, bytes),
         "gossip_request_with_left" => {
             let left = payload::encode_any(&()).unwrap();
             message(bytes, &gossip(names::GOSSIP_KEY_LEFT, left));
