@@ -44,6 +44,7 @@ pub mod incarnation;
 pub mod membership;
 pub mod metrics;
 pub mod provider;
+pub mod remote;
 #[cfg(test)]
 mod testing;
 pub mod transport;
