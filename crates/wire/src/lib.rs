@@ -68,3 +68,10 @@ pub mod remote {
 pub mod cluster {
     include!(concat!(env!("OUT_DIR"), "/cluster.rs"));
 }
+
+/// Package `synod.membership`: what the coordinators of synod nodes say to each other. Go nodes have no such types.
+/// From `proto/membership.proto`.
+#[allow(missing_docs, clippy::all)]
+pub mod membership {
+    include!(concat!(env!("OUT_DIR"), "/synod.membership.rs"));
+}

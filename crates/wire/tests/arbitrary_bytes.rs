@@ -7,7 +7,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message;
 use synod_wire::{
-    BatchBuilder, Dialect, Envelope, Frame, Payload, PidRef, Push, actor, cluster, names, payload, remote,
+    BatchBuilder, Dialect, Envelope, Frame, Payload, PidRef, Push, actor, cluster, membership, names,
+    payload, remote,
 };
 
 const OWN: &str = "127.0.0.1:9090";
@@ -109,6 +110,7 @@ fn read_as_everything(bytes: &[u8]) {
     read_as::<cluster::DeliverBatchRequestTransport>(&bytes);
     read_as::<cluster::PublishResponse>(&bytes);
     read_as::<cluster::NotifyAboutFailingSubscribersRequest>(&bytes);
+    read_as::<membership::Message>(&bytes);
 }
 
 fn read_as_frame(bytes: Bytes) {
