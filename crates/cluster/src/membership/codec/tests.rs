@@ -217,11 +217,11 @@ fn fields_of_a_later_synod_are_passed_over() {
 
 #[test]
 fn messages_that_lack_something() {
-    let lacks = |message: wire::Message, part, field| {
+    let lacks = |message: Message, part, field| {
         assert_eq!(read(&message), Err(MembershipCodecError::Missing { part, field }));
     };
-    lacks(wire::Message { sender: None, ..heartbeat() }, MessagePart::Sender, "a member or a client");
-    lacks(wire::Message { body: None, ..heartbeat() }, MessagePart::Body, "a known kind of message");
+    lacks(Message { sender: None, ..heartbeat() }, MessagePart::Sender, "a member or a client");
+    lacks(Message { body: None, ..heartbeat() }, MessagePart::Body, "a known kind of message");
     let nameless = wire::Record { member: None, ..up("a") };
     lacks(from(nameless.clone()), MessagePart::Sender, "a member");
     lacks(saying(Body::Ack(wire::Ack::default())), MessagePart::Body, "the view");
@@ -290,7 +290,7 @@ fn names_addresses_lives_and_states_that_are_none() {
     for (record, error) in cases {
         assert_eq!(read(&from(record)), Err(error));
     }
-    let client = wire::Message { sender: Some(Sender::Client("h".into())), ..heartbeat() };
+    let client = Message { sender: Some(Sender::Client("h".into())), ..heartbeat() };
     let source = AuthorityError::MissingPort;
     assert_eq!(read(&client), Err(MembershipCodecError::Authority { part, source }));
 
@@ -421,23 +421,23 @@ fn a_long_explanation_is_cut_when_sent_and_refused_when_received() {
 
 // ---- What the tests have in common ----
 
-fn read(message: &wire::Message) -> Result<GossipMessage, MembershipCodecError> {
+fn read(message: &Message) -> Result<GossipMessage, MembershipCodecError> {
     decode(message.encode_to_vec().into())
 }
 
-fn saying(body: Body) -> wire::Message {
-    wire::Message { version: VERSION, sender: Some(Sender::Member(up("me"))), body: Some(body) }
+fn saying(body: Body) -> Message {
+    Message { version: VERSION, sender: Some(Sender::Member(up("me"))), body: Some(body) }
 }
 
-fn from(record: wire::Record) -> wire::Message {
-    wire::Message { sender: Some(Sender::Member(record)), ..heartbeat() }
+fn from(record: wire::Record) -> Message {
+    Message { sender: Some(Sender::Member(record)), ..heartbeat() }
 }
 
-fn heartbeat() -> wire::Message {
+fn heartbeat() -> Message {
     saying(Body::Heartbeat(wire::Heartbeat { sequence: 1 }))
 }
 
-fn push(delta: wire::Delta, seen: Bytes) -> wire::Message {
+fn push(delta: wire::Delta, seen: Bytes) -> Message {
     let view = wire::Digest { seen, ..wire::Digest::default() };
     saying(Body::Push(wire::View { delta: Some(delta), view: Some(view) }))
 }
