@@ -4,8 +4,15 @@ use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
-    let files =
-        ["actor.proto", "remote.proto", "cluster.proto", "gossip.proto", "grain.proto", "pubsub.proto"];
+    let files = [
+        "actor.proto",
+        "remote.proto",
+        "cluster.proto",
+        "gossip.proto",
+        "grain.proto",
+        "pubsub.proto",
+        "membership.proto",
+    ];
     let descriptors = protox::compile(files, ["proto"])?;
     prost_build::Config::new()
         // Payloads stay slices of the frame in which they arrived instead of being copied out of it.

@@ -10,6 +10,7 @@
 //! The driver keeps no time and starts no task. [`MembershipTask`] does both: it runs a driver on tokio and gives out
 //! [`MembershipHandle`]s to it.
 
+pub mod codec;
 mod task;
 
 pub use task::{

@@ -30,7 +30,7 @@ mod status;
 mod table;
 mod topology;
 
-pub use config::{ConfigError, Confirmation, MembershipCoordinatorConfig};
+pub use config::{ConfigError, Confirmation, MEMBERS_MAX, MembershipCoordinatorConfig};
 pub use coordinator::{
     MembershipCoordinator, MembershipCoordinatorError, MembershipCoordinatorOutcome,
     MembershipCoordinatorState,

@@ -14,6 +14,7 @@
 //! one bad sender should not silence them all.
 
 mod build;
+mod names;
 mod read;
 
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ use crate::actor::Pid;
 use crate::limits::{ENVELOPE_HEADER_BYTES_MAX, ENVELOPE_HEADERS_MAX, Text, TextFault};
 
 pub use build::{BatchBuilder, Batches, Push, UnsendableMessage};
-pub use read::{EnvelopeError, ReceivedBatch};
+pub use read::{EnvelopeError, Places, ReceivedBatch};
 
 /// One message and its addresses, in whichever direction it travels.
 #[derive(Clone, Debug, PartialEq)]

@@ -29,24 +29,11 @@ impl Dialect {
     /// # Errors
     /// [`DialectError`] when the targets speak neither dialect, or both.
     pub fn of_targets(targets: &[Bytes]) -> Result<Option<Self>, DialectError> {
-        let (mut pid, mut text) = (None, None);
+        let mut listener = Listener::default();
         for (position, target) in targets.iter().enumerate() {
-            if target.is_empty() {
-                continue;
-            } else if encoded_pid(target).is_some() {
-                pid.get_or_insert(position);
-            } else if str::from_utf8(target).is_ok() {
-                text.get_or_insert(position);
-            } else {
-                return Err(DialectError::Unknown { position });
-            }
+            listener.handle(position, &Spoken::hear(target).ok_or(DialectError::Unknown { position })?);
         }
-        match (pid, text) {
-            (Some(pid), Some(text)) => Err(DialectError::Mixed { pid, text }),
-            (Some(_), None) => Ok(Some(Self::A)),
-            (None, Some(_)) => Ok(Some(Self::B)),
-            (None, None) => Ok(None),
-        }
+        listener.dialect()
     }
 
     /// Whether a peer that was spoken to in dialect A took a PID for an id: it knows no actor by that name and says so.
@@ -90,6 +77,66 @@ pub enum DialectError {
     },
 }
 
+/// A target as it was spoken.
+pub(crate) enum Spoken<'a> {
+    /// Nothing, which is the same in both dialects.
+    Nothing,
+    /// Address and id of a PID.
+    Pid(&'a str, &'a str),
+    /// An actor id.
+    Text(&'a str),
+}
+
+impl<'a> Spoken<'a> {
+    /// `None` when the bytes are a target in neither dialect.
+    pub(crate) fn hear(target: &'a [u8]) -> Option<Self> {
+        if target.is_empty() {
+            Some(Self::Nothing)
+        } else if let Some((address, id)) = encoded_pid(target) {
+            Some(Self::Pid(address, id))
+        } else {
+            str::from_utf8(target).ok().map(Self::Text)
+        }
+    }
+
+    /// Address, which may be empty, and id.
+    pub(crate) const fn pid(&self) -> (&'a str, &'a str) {
+        match *self {
+            Self::Nothing => ("", ""),
+            Self::Pid(address, id) => (address, id),
+            Self::Text(id) => ("", id),
+        }
+    }
+}
+
+/// Hears the targets of one batch and tells its dialect.
+#[derive(Default)]
+pub(crate) struct Listener {
+    /// The first target that is a PID.
+    pid: Option<usize>,
+    /// The first target that is text.
+    text: Option<usize>,
+}
+
+impl Listener {
+    pub(crate) fn handle(&mut self, position: usize, target: &Spoken<'_>) {
+        match target {
+            Spoken::Nothing => {}
+            Spoken::Pid(..) => _ = self.pid.get_or_insert(position),
+            Spoken::Text(_) => _ = self.text.get_or_insert(position),
+        }
+    }
+
+    pub(crate) const fn dialect(&self) -> Result<Option<Dialect>, DialectError> {
+        match (self.pid, self.text) {
+            (Some(pid), Some(text)) => Err(DialectError::Mixed { pid, text }),
+            (Some(_), None) => Ok(Some(Dialect::A)),
+            (None, Some(_)) => Ok(Some(Dialect::B)),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
 /// Address and id of an encoded PID. Stricter than a protobuf decoder, which would skip what it does not know: bytes
 /// that hold anything besides a PID are not one.
 pub(crate) fn encoded_pid(bytes: &[u8]) -> Option<(&str, &str)> {
@@ -101,7 +148,7 @@ pub(crate) fn encoded_pid(bytes: &[u8]) -> Option<(&str, &str)> {
         match field? {
             (1, Value::Delimited(text)) => address = str::from_utf8(text).ok()?,
             (2, Value::Delimited(text)) => id = str::from_utf8(text).ok()?,
-            (3, Value::Varint) => {}
+            (3, Value::Varint(_)) => {}
             _ => return None,
         }
     }

@@ -7,6 +7,8 @@
 //! A transport must hand in the raw bytes. A gRPC codec that decodes [`RemoteMessage`] by itself has spent the memory
 //! before any bound here is looked at.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use prost::Message;
 
@@ -20,7 +22,7 @@ use crate::remote::remote_message::MessageType;
 use crate::remote::{
     ConnectRequest, ConnectResponse, DisconnectRequest, MessageBatch, RemoteMessage, ServerConnection,
 };
-use crate::scan::{self, Inside, ScanError, Shape};
+use crate::scan::{self, Fields, Inside, ScanError, Shape, Value};
 
 /// A frame that a peer sent.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,9 +46,16 @@ impl Frame {
         if bytes.len() > FRAME_BYTES_RECEIVED_MAX {
             return Err(FrameError::TooLarge { bytes: bytes.len(), max: FRAME_BYTES_RECEIVED_MAX });
         }
+        let batch = only_batch(&bytes).and_then(|range| ReceivedBatch::read(&bytes, range));
+        if let Some(batch) = batch {
+            return Ok(Self::Batch(batch));
+        }
+        // It is no batch, or not one in its usual form; from here on care counts, not speed.
         scan::check(&bytes, &REMOTE_MESSAGE)?;
         match RemoteMessage::decode(bytes)?.message_type {
-            Some(MessageType::MessageBatch(batch)) => Ok(Self::Batch(ReceivedBatch::parse(batch)?)),
+            Some(MessageType::MessageBatch(batch)) => {
+                ReceivedBatch::from_decoded(&batch)?.map(Self::Batch).ok_or(FrameError::Malformed)
+            }
             Some(MessageType::ConnectRequest(ConnectRequest { connection_type: Some(connection) })) => {
                 check_connection(&connection)?;
                 Ok(Self::Connect(connection))
@@ -148,6 +157,23 @@ impl From<ScanError> for FrameError {
             ScanError::Malformed => Self::Malformed,
         }
     }
+}
+
+/// Where the batch of a frame is that has nothing else that is known, and has it in one piece.
+fn only_batch(frame: &[u8]) -> Option<Range<usize>> {
+    let mut batch = None;
+    let mut fields = Fields(frame);
+    while let Some(field) = fields.next() {
+        match field? {
+            (1, Value::Delimited(content)) if batch.is_none() => {
+                let end = frame.len() - fields.0.len();
+                batch = Some(end - content.len()..end);
+            }
+            (1..=4, _) => return None,
+            _ => {}
+        }
+    }
+    batch
 }
 
 fn check_connection(connection: &ConnectionType) -> Result<(), FrameError> {

@@ -5,15 +5,13 @@
 //!
 //! ```text
 //!   bytes ──► Frame::decode ──► Frame::Batch(ReceivedBatch) ──► Envelope ──► payload::decode::<ActivationRequest>
-//!   bytes ◄── RemoteMessage ◄── BatchBuilder::finish        ◄── Envelope ◄── payload::encode(&ActivationResponse)
+//!   bytes ◄── BatchBuilder::finish_frame                    ◄── Envelope ◄── payload::encode(&ActivationResponse)
 //! ```
 //!
 //! protoactor-go exists in two dialects that differ in how a batch names its receivers. [`Dialect`] tells them apart;
 //! everything above this crate sees [`Envelope`]s and need not know.
 //!
 //! ```
-//! use bytes::Bytes;
-//! use prost::Message;
 //! use synod_wire::{BatchBuilder, Dialect, Envelope, Frame, PidRef, Push, actor, names, payload};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,7 +19,7 @@
 //! let target = PidRef::new("127.0.0.1:8080", "greeter");
 //! let pushed = builder.push(&Envelope::new(target, names::TOUCH, payload::encode(&actor::Touch {})?))?;
 //! assert_eq!(pushed, Push::Added);
-//! let frame = Bytes::from(builder.finish().ok_or("empty")?.encode_to_vec());
+//! let frame = builder.finish_frame().ok_or("empty")?;
 //!
 //! let Frame::Batch(batch) = Frame::decode(frame)? else { return Err("not a batch".into()) };
 //! for envelope in batch.envelopes("127.0.0.1:8080") {
@@ -42,8 +40,8 @@ pub mod payload;
 mod scan;
 
 pub use batch::{
-    BatchBuilder, Batches, Envelope, EnvelopeError, EnvelopeFault, PidRef, Push, ReceivedBatch, Serializer,
-    Table, UnsendableMessage,
+    BatchBuilder, Batches, Envelope, EnvelopeError, EnvelopeFault, PidRef, Places, Push, ReceivedBatch,
+    Serializer, Table, UnsendableMessage,
 };
 pub use dialect::{Dialect, DialectError};
 pub use frame::{Frame, FrameError};
@@ -67,4 +65,11 @@ pub mod remote {
 #[allow(missing_docs, clippy::all)]
 pub mod cluster {
     include!(concat!(env!("OUT_DIR"), "/cluster.rs"));
+}
+
+/// Package `synod.membership`: what the coordinators of synod nodes say to each other. Go nodes have no such types.
+/// From `proto/membership.proto`.
+#[allow(missing_docs, clippy::all)]
+pub mod membership {
+    include!(concat!(env!("OUT_DIR"), "/synod.membership.rs"));
 }

@@ -84,6 +84,9 @@ pub const SUBSCRIBERS_MAX: usize = 65_536;
 /// Most details of one grain error.
 pub const GRAIN_ERROR_DETAILS_MAX: usize = 256;
 
+/// Most records in one membership message: as many as a delta of the membership table has.
+pub const MEMBERSHIP_RECORDS_MAX: usize = 4096;
+
 /// What is counted before it is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -118,11 +121,13 @@ pub enum Counted {
     Subscribers,
     /// Details of a grain error, see [`GRAIN_ERROR_DETAILS_MAX`].
     GrainErrorDetails,
+    /// Records of a membership message, see [`MEMBERSHIP_RECORDS_MAX`].
+    MembershipRecords,
 }
 
 impl Counted {
     /// Everything that is counted.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Envelopes,
         Self::TypeNames,
         Self::Targets,
@@ -138,6 +143,7 @@ impl Counted {
         Self::PublishedTypeNames,
         Self::Subscribers,
         Self::GrainErrorDetails,
+        Self::MembershipRecords,
     ];
 
     /// How many there may be.
@@ -159,6 +165,7 @@ impl Counted {
             Self::PublishedTypeNames => PUBSUB_TYPE_NAMES_MAX,
             Self::Subscribers => SUBSCRIBERS_MAX,
             Self::GrainErrorDetails => GRAIN_ERROR_DETAILS_MAX,
+            Self::MembershipRecords => MEMBERSHIP_RECORDS_MAX,
         }
     }
 }
@@ -181,6 +188,7 @@ impl fmt::Display for Counted {
             Self::PublishedTypeNames => "published type names",
             Self::Subscribers => "subscribers",
             Self::GrainErrorDetails => "error details",
+            Self::MembershipRecords => "membership records",
         })
     }
 }

@@ -107,6 +107,13 @@ pub const EMPTY: &str = "google.protobuf.Empty";
 /// What stands before a type name in the type URL of an `Any`.
 pub const TYPE_URL_PREFIX: &str = "type.googleapis.com/";
 
+// ---- Type names: between synod nodes only ----
+
+/// Begins the name of every type that no Go node has. None of them is ever sent to one.
+pub const SYNOD_PREFIX: &str = "synod.";
+/// What the coordinators of the membership say to each other.
+pub const MEMBERSHIP_MESSAGE: &str = "synod.membership.Message";
+
 // ---- Gossip keys ----
 
 /// The members as their owner sees them.

@@ -83,8 +83,8 @@ pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 /// The content of one field.
 pub(crate) enum Value<'a> {
-    /// An integer. Nothing here needs to know which.
-    Varint,
+    /// An integer.
+    Varint(u64),
     /// A text, bytes or a message.
     Delimited(&'a [u8]),
     /// Four or eight bytes. No message here has such a field.
@@ -94,6 +94,7 @@ pub(crate) enum Value<'a> {
 impl<'a> Iterator for Fields<'a> {
     type Item = Option<(u32, Value<'a>)>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
             return None;
@@ -107,6 +108,7 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
+    #[inline]
     fn field(&mut self) -> Option<(u32, Value<'a>)> {
         let key = u32::try_from(self.varint()?).ok()?;
         let number = key >> 3;
@@ -114,7 +116,7 @@ impl<'a> Fields<'a> {
             return None;
         }
         let value = match key & 7 {
-            0 => self.varint().map(|_| Value::Varint)?,
+            0 => Value::Varint(self.varint()?),
             1 => self.take(8).map(|_| Value::Fixed)?,
             2 => {
                 let bytes = usize::try_from(self.varint()?).ok()?;
@@ -127,7 +129,19 @@ impl<'a> Fields<'a> {
         Some((number, value))
     }
 
+    #[inline]
     fn varint(&mut self) -> Option<u64> {
+        match self.0 {
+            // Nearly all keys, lengths and indexes are this short.
+            [byte @ ..0x80, rest @ ..] => {
+                self.0 = rest;
+                Some(u64::from(*byte))
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Option<u64> {
         let mut value = 0_u64;
         for position in 0..10 {
             let (&byte, rest) = self.0.split_first()?;
@@ -145,6 +159,7 @@ impl<'a> Fields<'a> {
         None
     }
 
+    #[inline]
     fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(bytes)?;
         self.0 = rest;

@@ -5,9 +5,9 @@
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use prost::Message;
 use synod_wire::{
-    BatchBuilder, Dialect, Envelope, Frame, Payload, PidRef, Push, actor, cluster, names, payload, remote,
+    BatchBuilder, Dialect, Envelope, Frame, Payload, PidRef, Push, actor, cluster, membership, names,
+    payload, remote,
 };
 
 const OWN: &str = "127.0.0.1:9090";
@@ -109,6 +109,7 @@ fn read_as_everything(bytes: &[u8]) {
     read_as::<cluster::DeliverBatchRequestTransport>(&bytes);
     read_as::<cluster::PublishResponse>(&bytes);
     read_as::<cluster::NotifyAboutFailingSubscribersRequest>(&bytes);
+    read_as::<membership::Message>(&bytes);
 }
 
 fn read_as_frame(bytes: Bytes) {
@@ -138,7 +139,7 @@ fn good_frame(dialect: Dialect) -> Vec<u8> {
     let touch = Envelope::new(PidRef::new(OWN, "greeter"), names::TOUCH, Bytes::new()).with_sender(sender);
     let stop = Envelope::new(PidRef::new(OWN, "old"), names::STOP, Bytes::new());
     let mut frames = BatchBuilder::split(dialect, [touch, stop]).frames;
-    frames.remove(0).encode_to_vec()
+    frames.remove(0).to_vec()
 }
 
 fn delimited(number: u8, content: &[u8]) -> Vec<u8> {

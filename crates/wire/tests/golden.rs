@@ -223,7 +223,7 @@ fn batch_with_activation_request(dialect: Dialect, golden: &str) {
     // Writing: the same bytes as Go.
     let mut builder = BatchBuilder::new(dialect);
     assert_eq!(builder.push(&request), Ok(Push::Added));
-    assert_eq!(builder.finish().unwrap().encode_to_vec(), bytes);
+    assert_eq!(builder.finish_frame().unwrap(), bytes);
 }
 
 fn message<M: Payload + PartialEq + Debug>(golden: &str, message: &M) {

@@ -19,7 +19,7 @@ use synod_wire::remote::{
 };
 use synod_wire::{
     BatchBuilder, Counted, Dialect, Envelope, EnvelopeError, EnvelopeFault, Frame, FrameError, Payload,
-    PayloadError, PidRef, Push, Text, TextFault, UnsendableMessage, payload,
+    PayloadError, PidRef, Push, Text, TextFault, UnsendableMessage, membership, payload,
 };
 
 const OWN: &str = "127.0.0.1:9090";
@@ -78,6 +78,11 @@ fn attempts(what: Counted) -> Vec<(&'static str, Attempt)> {
             message::<NotifyAboutFailingSubscribersRequest>(&[1], b""),
         ],
         Counted::GrainErrorDetails => vec![message::<GrainErrorResponse>(&[3], b"")],
+        Counted::MembershipRecords => vec![
+            message::<membership::Message>(&[8, 3, 3], b""),
+            message::<membership::Message>(&[13, 1, 3], b""),
+            message::<membership::Message>(&[15, 1, 3], b""),
+        ],
         other => panic!("no test counts {other}"),
     }
 }

@@ -4,7 +4,7 @@
 //! the two part ways, a message arrives under a name that nobody looks for.
 
 use prost::Name;
-use synod_wire::{actor, cluster, names, remote};
+use synod_wire::{actor, cluster, membership, names, remote};
 
 /// Pairs of a generated type and the constant that names it.
 macro_rules! named {
@@ -57,6 +57,7 @@ fn every_constant_names_its_message() {
         cluster::PublishResponse => PUBLISH_RESPONSE,
         cluster::NotifyAboutFailingSubscribersRequest => NOTIFY_ABOUT_FAILING_SUBSCRIBERS_REQUEST,
         cluster::NotifyAboutFailingSubscribersResponse => NOTIFY_ABOUT_FAILING_SUBSCRIBERS_RESPONSE,
+        membership::Message => MEMBERSHIP_MESSAGE,
         () => EMPTY,
     ];
     for (full_name, type_url, constant) in named {

@@ -115,7 +115,7 @@ impl MembershipCoordinatorConfig {
         let counts = [
             ("heartbeat_monitors", self.heartbeat_monitors, 100),
             ("gossip_fanout", self.gossip_fanout, 100),
-            ("members_max", self.members_max, 100_000),
+            ("members_max", self.members_max, MEMBERS_MAX),
         ];
         for (field, value, max) in counts {
             if !(1..=max).contains(&value) {
@@ -172,6 +172,8 @@ pub enum ConfigError {
     Phi(#[from] PhiConfigError),
 }
 
+/// Largest `members_max`. No view of any node has more members.
+pub const MEMBERS_MAX: usize = 100_000;
 /// Shortest timer of a coordinator.
 const DURATION_MIN: Duration = Duration::from_millis(10);
 

@@ -1,45 +1,55 @@
 //! Building batches: as many messages as fit into what a Go node accepts.
+//!
+//! Every message is written once, at the moment it is pushed, into the bytes that will be sent:
+//!
+//! ```text
+//!   push ──► type names │ targets │ envelopes │ senders        four growing buffers, kept from batch to batch
+//!   finish_frame ──► [key length ‖ type names ‖ targets ‖ envelopes ‖ senders]            one copy, one allocation
+//! ```
+//!
+//! The few fields of an envelope are written by hand: prost would need a struct with its own strings for each message,
+//! and would walk over all of them twice more. What comes out is byte for byte what prost writes.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use prost::{Message, length_delimiter_len};
+use prost::encoding::{btree_map, encode_varint, encoded_len_varint, string};
 
+use super::names::NameTable;
 use super::{Envelope, EnvelopeFault, PidRef};
-use crate::actor::Pid;
 use crate::dialect::{Dialect, encoded_pid};
 use crate::limits::{BATCH_MESSAGES_SENT_MAX, FRAME_BYTES_SENT_MAX};
-use crate::remote::{MessageBatch, MessageEnvelope, MessageHeader, RemoteMessage};
 
 /// Collects messages for one peer until a frame is full.
 ///
-/// Push until [`Push::Full`], then [`finish`](Self::finish) and push the same message again; the builder starts over and
-/// keeps its dialect. Messages leave in the order in which they came. A message that cannot be sent at all is refused
-/// with an error and leaves the batch as it was.
+/// Push until [`Push::Full`], then [`finish_frame`](Self::finish_frame) and push the same message again; the builder
+/// starts over and keeps its dialect. Messages leave in the order in which they came. A message that cannot be sent at
+/// all is refused with an error and leaves the batch as it was.
 ///
-/// The size is known exactly at every step, so no frame is ever encoded in vain.
+/// The size is known exactly at every step, so no frame is ever encoded in vain. A builder that is kept needs no new
+/// memory for the next batch but the frame itself.
 #[derive(Clone, Debug)]
 pub struct BatchBuilder {
     dialect: Dialect,
-    batch: MessageBatch,
-    /// Encoded size of `batch`.
-    batch_bytes: usize,
-    type_ids: HashMap<String, i32>,
-    target_ids: PidIds,
-    sender_ids: PidIds,
+    type_names: NameTable,
+    targets: NameTable,
+    senders: NameTable,
+    /// The encoded envelopes, each with its key and length.
+    envelopes: Vec<u8>,
+    messages: usize,
 }
 
 impl BatchBuilder {
     /// An empty batch for a peer that speaks `dialect`.
     #[must_use]
-    pub fn new(dialect: Dialect) -> Self {
+    pub const fn new(dialect: Dialect) -> Self {
         Self {
             dialect,
-            batch: MessageBatch::default(),
-            batch_bytes: 0,
-            type_ids: HashMap::new(),
-            target_ids: PidIds::default(),
-            sender_ids: PidIds::default(),
+            type_names: NameTable::new(TYPE_NAMES_KEY),
+            targets: NameTable::new(TARGETS_KEY),
+            senders: NameTable::new(SENDERS_KEY),
+            envelopes: Vec::new(),
+            messages: 0,
         }
     }
 
@@ -51,14 +61,14 @@ impl BatchBuilder {
         for (position, message) in messages.into_iter().enumerate() {
             let mut pushed = builder.push(&message);
             if pushed == Ok(Push::Full) {
-                batches.frames.extend(builder.finish());
+                batches.frames.extend(builder.finish_frame());
                 pushed = builder.push(&message);
             }
             if let Err(error) = pushed {
                 batches.refused.push((position, error));
             }
         }
-        batches.frames.extend(builder.finish());
+        batches.frames.extend(builder.finish_frame());
         batches
     }
 
@@ -71,41 +81,35 @@ impl BatchBuilder {
         if self.dialect == Dialect::B && encoded_pid(message.target.id.as_bytes()).is_some() {
             return Err(UnsendableMessage::AmbiguousTarget { id: message.target.id.to_owned() });
         }
-        if self.batch.envelopes.len() >= BATCH_MESSAGES_SENT_MAX {
+        if self.messages >= BATCH_MESSAGES_SENT_MAX {
             return Ok(Push::Full);
         }
 
-        let known_type = self.type_ids.get(message.type_name).copied();
-        let known_target = self.target_ids.find(self.target_key(message.target));
-        let known_sender = message.sender.map(|sender| self.sender_ids.find((sender.address, sender.id)));
-        let next_type = next_index(&self.batch.type_names);
-        let next_target = next_index(&self.batch.targets);
-        let next_sender = next_index(&self.batch.senders);
-        let envelope = MessageEnvelope {
-            type_id: known_type.unwrap_or(next_type),
-            message_data: message.payload.clone(),
-            target: known_target.unwrap_or(next_target),
-            sender: known_sender.map_or(0, |known| 1 + known.unwrap_or(next_sender)),
-            serializer_id: message.serializer.id(),
-            message_header: message
-                .headers
-                .filter(|headers| !headers.is_empty())
-                .map(|headers| MessageHeader { header_data: headers.clone() }),
+        let type_name = self.type_names.find("", message.type_name);
+        let (target_address, target_id) = self.target_key(message.target);
+        let target = self.targets.find(target_address, target_id);
+        let sender = message.sender.map(|sender| self.senders.find(sender.address, sender.id));
+        let envelope = EnvelopeFields {
+            type_id: type_name.index as u32,
+            target: target.index as u32,
+            // Senders count from 1; 0 is none.
+            sender: sender.as_ref().map_or(0, |sender| 1 + sender.index as u32),
+            serializer_id: message.serializer.id().unsigned_abs(),
             target_request_id: message.target.request_id,
             sender_request_id: message.sender.map_or(0, |sender| sender.request_id),
+            payload: &message.payload,
+            headers: message.headers.filter(|headers| !headers.is_empty()),
         };
-        let new_type = known_type.is_none().then_some(message.type_name);
-        let new_target = known_target.is_none().then(|| self.encode_target(message.target));
-        let new_sender = message.sender.filter(|_| known_sender == Some(None)).map(table_entry);
+        let envelope_bytes = envelope.encoded_len();
 
-        let batch_bytes = self.batch_bytes
-            + new_type.map_or(0, |name| field_bytes(name.len()))
-            + new_target.as_ref().map_or(0, |target| field_bytes(target.len()))
-            + new_sender.as_ref().map_or(0, |sender| field_bytes(sender.encoded_len()))
-            + field_bytes(envelope.encoded_len());
+        let batch_bytes = self.batch_bytes()
+            + type_name.new_bytes
+            + target.new_bytes
+            + sender.as_ref().map_or(0, |sender| sender.new_bytes)
+            + field_bytes(envelope_bytes);
         let frame_bytes = field_bytes(batch_bytes);
         if frame_bytes > FRAME_BYTES_SENT_MAX {
-            return if self.batch.envelopes.is_empty() {
+            return if self.is_empty() {
                 Err(UnsendableMessage::TooLarge { frame_bytes })
             } else {
                 Ok(Push::Full)
@@ -113,46 +117,64 @@ impl BatchBuilder {
         }
 
         // Nothing was changed up to here, and nothing can fail from here on.
-        if let Some(name) = new_type {
-            self.type_ids.insert(name.to_owned(), envelope.type_id);
-            self.batch.type_names.push(name.to_owned());
+        self.type_names.settle(&type_name, "", message.type_name);
+        self.targets.settle(&target, target_address, target_id);
+        if let (Some(found), Some(pid)) = (&sender, message.sender) {
+            self.senders.settle(found, pid.address, pid.id);
         }
-        if let Some(target) = new_target {
-            let (address, id) = self.target_key(message.target);
-            self.target_ids.insert(address.to_owned(), id.to_owned(), envelope.target);
-            self.batch.targets.push(target);
-        }
-        if let Some(sender) = new_sender {
-            self.sender_ids.insert(sender.address.clone(), sender.id.clone(), envelope.sender - 1);
-            self.batch.senders.push(sender);
-        }
-        self.batch.envelopes.push(envelope);
-        self.batch_bytes = batch_bytes;
+        envelope.encode(envelope_bytes, &mut self.envelopes);
+        self.messages += 1;
         Ok(Push::Added)
     }
 
-    /// Takes the batch as a frame and starts over; `None` when it is empty.
-    pub fn finish(&mut self) -> Option<RemoteMessage> {
-        let Self { batch, .. } = std::mem::replace(self, Self::new(self.dialect));
-        (!batch.envelopes.is_empty()).then(|| RemoteMessage::from(batch))
+    /// Takes the batch as an encoded frame, a [`RemoteMessage`](crate::remote::RemoteMessage), and starts over; `None`
+    /// when it is empty.
+    pub fn finish_frame(&mut self) -> Option<Bytes> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut frame = Vec::with_capacity(self.frame_bytes());
+        frame.push(BATCH_KEY);
+        encode_varint(self.batch_bytes() as u64, &mut frame);
+        for part in
+            [self.type_names.encoded(), self.targets.encoded(), &self.envelopes, self.senders.encoded()]
+        {
+            frame.extend_from_slice(part);
+        }
+
+        self.type_names.clear();
+        self.targets.clear();
+        self.senders.clear();
+        self.envelopes.clear();
+        // One large batch should not hold on to its memory for as long as the peer lives.
+        self.envelopes.shrink_to(ENVELOPE_BYTES_KEPT);
+        self.messages = 0;
+        Some(frame.into())
     }
 
     /// How many messages the batch has.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.batch.envelopes.len()
+        self.messages
     }
 
     /// Whether the batch has no messages.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.batch.envelopes.is_empty()
+        self.messages == 0
     }
 
-    /// Encoded size of the frame that [`finish`](Self::finish) would return, in bytes.
+    /// Size of the frame that [`finish_frame`](Self::finish_frame) would return, in bytes.
     #[must_use]
     pub fn frame_bytes(&self) -> usize {
-        if self.is_empty() { 0 } else { field_bytes(self.batch_bytes) }
+        if self.is_empty() { 0 } else { field_bytes(self.batch_bytes()) }
+    }
+
+    const fn batch_bytes(&self) -> usize {
+        self.type_names.encoded().len()
+            + self.targets.encoded().len()
+            + self.envelopes.len()
+            + self.senders.encoded().len()
     }
 
     /// What makes two targets of this dialect the same entry.
@@ -160,13 +182,6 @@ impl BatchBuilder {
         match self.dialect {
             Dialect::A => (target.address, target.id),
             Dialect::B => ("", target.id),
-        }
-    }
-
-    fn encode_target(&self, target: PidRef<'_>) -> Bytes {
-        match self.dialect {
-            Dialect::A => table_entry(target).encode_to_vec().into(),
-            Dialect::B => Bytes::copy_from_slice(target.id.as_bytes()),
         }
     }
 }
@@ -184,8 +199,8 @@ pub enum Push {
 /// Messages cut into frames.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batches {
-    /// The frames in the order in which they have to be sent.
-    pub frames: Vec<RemoteMessage>,
+    /// The encoded frames in the order in which they have to be sent.
+    pub frames: Vec<Bytes>,
     /// The messages that are in no frame, by their position among all messages, and why.
     pub refused: Vec<(usize, UnsendableMessage)>,
 }
@@ -213,32 +228,97 @@ pub enum UnsendableMessage {
     Invalid(#[from] EnvelopeFault),
 }
 
-/// Positions of PIDs in a table, found without building an owned key.
-#[derive(Clone, Debug, Default)]
-struct PidIds(HashMap<String, HashMap<String, i32>>);
+/// The fields of `remote.MessageEnvelope`. What is zero or empty is not written, as everywhere in protobuf.
+struct EnvelopeFields<'a> {
+    type_id: u32,
+    target: u32,
+    sender: u32,
+    serializer_id: u32,
+    target_request_id: u32,
+    sender_request_id: u32,
+    payload: &'a [u8],
+    headers: Option<&'a BTreeMap<String, String>>,
+}
 
-impl PidIds {
-    fn find(&self, (address, id): (&str, &str)) -> Option<i32> {
-        self.0.get(address)?.get(id).copied()
+impl EnvelopeFields<'_> {
+    fn encoded_len(&self) -> usize {
+        let numbers = [
+            self.type_id,
+            self.target,
+            self.sender,
+            self.serializer_id,
+            self.target_request_id,
+            self.sender_request_id,
+        ];
+        numbers.into_iter().map(number_bytes).sum::<usize>()
+            + if self.payload.is_empty() { 0 } else { field_bytes(self.payload.len()) }
+            + self.headers.map_or(0, |headers| field_bytes(header_bytes(headers)))
     }
 
-    fn insert(&mut self, address: String, id: String, position: i32) {
-        self.0.entry(address).or_default().insert(id, position);
+    /// Writes key, length and fields, in the order of their numbers.
+    fn encode(&self, encoded_len: usize, buffer: &mut Vec<u8>) {
+        buffer.reserve(field_bytes(encoded_len));
+        put_length(ENVELOPES_KEY, encoded_len, buffer);
+        put_number(0x08, self.type_id, buffer);
+        if !self.payload.is_empty() {
+            put_length(0x12, self.payload.len(), buffer);
+            buffer.extend_from_slice(self.payload);
+        }
+        put_number(0x18, self.target, buffer);
+        put_number(0x20, self.sender, buffer);
+        put_number(0x28, self.serializer_id, buffer);
+        if let Some(headers) = self.headers {
+            put_length(0x32, header_bytes(headers), buffer);
+            btree_map::encode(
+                string::encode,
+                string::encoded_len,
+                string::encode,
+                string::encoded_len,
+                1,
+                headers,
+                buffer,
+            );
+        }
+        put_number(0x38, self.target_request_id, buffer);
+        put_number(0x40, self.sender_request_id, buffer);
     }
 }
 
-/// A PID as a table holds it. The request id is the envelope's, or one actor would fill many entries.
-fn table_entry(pid: PidRef<'_>) -> Pid {
-    PidRef { request_id: 0, ..pid }.to_pid()
+/// Encoded size of a `remote.MessageHeader`.
+fn header_bytes(headers: &BTreeMap<String, String>) -> usize {
+    btree_map::encoded_len(string::encoded_len, string::encoded_len, 1, headers)
 }
 
 /// Encoded size of a length-delimited field with a number below 16.
-fn field_bytes(content: usize) -> usize {
-    1 + length_delimiter_len(content) + content
+pub(super) fn field_bytes(content: usize) -> usize {
+    1 + encoded_len_varint(content as u64) + content
 }
 
-/// The index of the next entry of a table. No table has more entries than the batch has messages, of which
-/// [`BATCH_MESSAGES_SENT_MAX`] is the bound.
-const fn next_index<T>(table: &[T]) -> i32 {
-    table.len() as i32
+/// Writes the key and the length of such a field.
+pub(super) fn put_length(key: u8, length: usize, buffer: &mut Vec<u8>) {
+    buffer.push(key);
+    encode_varint(length as u64, buffer);
 }
+
+/// Encoded size of an integer field with a number below 16.
+fn number_bytes(value: u32) -> usize {
+    if value == 0 { 0 } else { 1 + encoded_len_varint(value.into()) }
+}
+
+fn put_number(key: u8, value: u32, buffer: &mut Vec<u8>) {
+    if value != 0 {
+        buffer.push(key);
+        encode_varint(value.into(), buffer);
+    }
+}
+
+/// `remote.RemoteMessage.message_batch`: number 1, length-delimited.
+const BATCH_KEY: u8 = 0x0a;
+// The fields of `remote.MessageBatch`: numbers 1 to 4, length-delimited.
+const TYPE_NAMES_KEY: u8 = 0x0a;
+const TARGETS_KEY: u8 = 0x12;
+const ENVELOPES_KEY: u8 = 0x1a;
+const SENDERS_KEY: u8 = 0x22;
+
+/// How much memory for envelopes a builder keeps from one batch to the next, in bytes.
+const ENVELOPE_BYTES_KEPT: usize = 256 * 1024;

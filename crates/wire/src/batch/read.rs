@@ -1,34 +1,100 @@
 //! Reading a batch: from numbers back to names.
+//!
+//! A batch is read in two walks over its bytes. The first only counts, so that a hostile list is refused before it costs
+//! anything; the second notes for every envelope its numbers and where its payload lies. Payloads stay where they are,
+//! and the names of the tables are copied into one text, in which they are checked once and sliced for free:
+//!
+//! ```text
+//!   frame  │ type names │ targets │ envelopes … payload … payload … │ senders │
+//!               │            │          └──► records: numbers, payload at 71..103
+//!               └────────────┴──────────► text: "chat.Sayroom/110.0.0.1:8080alice"
+//! ```
+//!
+//! Whatever is unusual (a batch in pieces, a group, a wrong type) is left to prost, which decides whether it is a batch
+//! or what is wrong with it. So this reader must never accept what prost does not, and may decline what it does.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 use bytes::Bytes;
+use prost::Message;
 
 use super::{Envelope, EnvelopeFault, PidRef, Serializer, Table};
-use crate::actor::Pid;
-use crate::dialect::{Dialect, DialectError, encoded_pid};
-use crate::limits::PAYLOAD_BYTES_MAX;
-use crate::remote::{MessageBatch, MessageEnvelope};
+use crate::dialect::{Dialect, DialectError, Listener, Spoken};
+use crate::limits::{Counted, PAYLOAD_BYTES_MAX};
+use crate::remote::{MessageBatch, MessageHeader};
+use crate::scan::{Fields, Value};
 
 /// A batch that a peer sent, in a dialect that is understood. Comes from [`Frame::decode`](crate::Frame::decode).
+///
+/// Two batches are equal when they were sent as equal bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReceivedBatch {
+    frame: Bytes,
     dialect: Option<Dialect>,
-    type_names: Vec<String>,
-    targets: Vec<Target>,
-    senders: Vec<Pid>,
-    envelopes: Vec<MessageEnvelope>,
+    /// All names of the tables.
+    text: String,
+    type_names: Vec<Span>,
+    targets: Vec<PidSpan>,
+    senders: Vec<PidSpan>,
+    envelopes: Vec<Record>,
+    headers: Vec<BTreeMap<String, String>>,
 }
 
 impl ReceivedBatch {
-    pub(crate) fn parse(batch: MessageBatch) -> Result<Self, DialectError> {
-        let dialect = Dialect::of_targets(&batch.targets)?;
-        let targets = batch
-            .targets
-            .iter()
-            .enumerate()
-            .map(|(position, bytes)| Target::parse(dialect, bytes).ok_or(DialectError::Unknown { position }))
-            .collect::<Result<_, _>>()?;
-        let MessageBatch { type_names, senders, envelopes, .. } = batch;
-        Ok(Self { dialect, type_names, targets, senders, envelopes })
+    /// Reads the batch at `range` of a frame, or leaves it to prost.
+    pub(crate) fn read(frame: &Bytes, range: Range<usize>) -> Option<Self> {
+        let bytes = frame.get(range.clone())?;
+        let sizes = Sizes::of(bytes)?;
+        let mut batch = Self {
+            frame: frame.clone(),
+            dialect: None,
+            text: String::with_capacity(sizes.text_bytes),
+            type_names: Vec::with_capacity(sizes.type_names),
+            targets: Vec::with_capacity(sizes.targets),
+            senders: Vec::with_capacity(sizes.senders),
+            envelopes: Vec::with_capacity(sizes.envelopes),
+            headers: Vec::new(),
+        };
+        let mut listener = Listener::default();
+        let mut headers = 0;
+        let mut fields = Fields(bytes);
+        while let Some(field) = fields.next() {
+            match field? {
+                (1, Value::Delimited(name)) => {
+                    let name = batch.keep(str::from_utf8(name).ok()?);
+                    batch.type_names.push(name);
+                }
+                (2, Value::Delimited(target)) => {
+                    let target = Spoken::hear(target)?;
+                    listener.handle(batch.targets.len(), &target);
+                    let (address, id) = target.pid();
+                    let target = batch.keep_pid(address, id);
+                    batch.targets.push(target);
+                }
+                (3, Value::Delimited(envelope)) => {
+                    let end = range.end - fields.0.len();
+                    let record = batch.note(envelope, end, &mut headers)?;
+                    batch.envelopes.push(record);
+                }
+                (4, Value::Delimited(sender)) => {
+                    let (address, id) = pid(sender)?;
+                    let sender = batch.keep_pid(address, id);
+                    batch.senders.push(sender);
+                }
+                (1..=4, _) => return None,
+                _ => {}
+            }
+        }
+        batch.dialect = listener.dialect().ok()?;
+        Some(batch)
+    }
+
+    /// The same for a batch that prost has read.
+    pub(crate) fn from_decoded(batch: &MessageBatch) -> Result<Option<Self>, DialectError> {
+        Dialect::of_targets(&batch.targets)?;
+        let bytes = Bytes::from(batch.encode_to_vec());
+        Ok(Self::read(&bytes, 0..bytes.len()))
     }
 
     /// The dialect in which the peer wants to be answered; `None` when this batch does not tell.
@@ -49,6 +115,16 @@ impl ReceivedBatch {
         self.envelopes.is_empty()
     }
 
+    /// How many entries a table has.
+    #[must_use]
+    pub const fn entries(&self, table: Table) -> usize {
+        match table {
+            Table::TypeNames => self.type_names.len(),
+            Table::Targets => self.targets.len(),
+            Table::Senders => self.senders.len(),
+        }
+    }
+
     /// The messages in the order in which they were sent. Targets without an address, which is all of them in dialect
     /// B, get `own_address`: the peer means this node.
     ///
@@ -57,44 +133,125 @@ impl ReceivedBatch {
         &'a self,
         own_address: &'a str,
     ) -> impl ExactSizeIterator<Item = Result<Envelope<'a>, EnvelopeError>> {
-        self.envelopes.iter().map(move |envelope| self.open(envelope, own_address))
+        self.placed_envelopes(own_address).map(|opened| opened.map(|(_, envelope)| envelope))
+    }
+
+    /// The same with the places of their names in the tables, for a reader that looks up every name only once.
+    pub fn placed_envelopes<'a>(
+        &'a self,
+        own_address: &'a str,
+    ) -> impl ExactSizeIterator<Item = Result<(Places, Envelope<'a>), EnvelopeError>> {
+        self.envelopes.iter().map(move |record| self.open(record, own_address))
     }
 
     fn open<'a>(
         &'a self,
-        envelope: &'a MessageEnvelope,
+        record: &Record,
         own_address: &'a str,
-    ) -> Result<Envelope<'a>, EnvelopeError> {
-        let type_name = look_up(Table::TypeNames, &self.type_names, envelope.type_id)?;
-        let target = look_up(Table::Targets, &self.targets, envelope.target)?;
-        let sender = match envelope.sender {
+    ) -> Result<(Places, Envelope<'a>), EnvelopeError> {
+        let (type_name_at, type_name) = look_up(Table::TypeNames, &self.type_names, record.type_id)?;
+        let (target_at, target) = look_up(Table::Targets, &self.targets, record.target)?;
+        let sender = match record.sender {
             0 => None,
             index => Some(look_up(Table::Senders, &self.senders, index)?),
         };
-        let serializer = Serializer::from_id(envelope.serializer_id)
-            .ok_or(EnvelopeError::UnknownSerializer { id: envelope.serializer_id })?;
-        if envelope.message_data.len() > PAYLOAD_BYTES_MAX {
-            return Err(EnvelopeError::PayloadTooLarge { bytes: envelope.message_data.len() });
+        let serializer = Serializer::from_id(record.serializer_id)
+            .ok_or(EnvelopeError::UnknownSerializer { id: record.serializer_id })?;
+        if record.payload.len() > PAYLOAD_BYTES_MAX {
+            return Err(EnvelopeError::PayloadTooLarge { bytes: record.payload.len() });
         }
-        let opened = Envelope {
-            target: PidRef {
-                address: if target.address.is_empty() { own_address } else { &target.address },
-                id: &target.id,
-                request_id: envelope.target_request_id,
-            },
-            sender: sender.map(|pid| PidRef { request_id: envelope.sender_request_id, ..PidRef::from(pid) }),
-            type_name,
+        let mut target = self.pid(target, record.target_request_id);
+        if target.address.is_empty() {
+            target.address = own_address;
+        }
+        let envelope = Envelope {
+            target,
+            sender: sender.map(|(_, sender)| self.pid(sender, record.sender_request_id)),
+            type_name: &self.text[type_name.range()],
             serializer,
-            payload: envelope.message_data.clone(),
-            headers: envelope
-                .message_header
-                .as_ref()
-                .map(|header| &header.header_data)
+            payload: self.frame.slice(record.payload.range()),
+            headers: record
+                .headers
+                .and_then(|index| self.headers.get(index as usize))
                 .filter(|headers| !headers.is_empty()),
         };
-        opened.check()?;
-        Ok(opened)
+        envelope.check()?;
+        let sender = sender.map(|(sender_at, _)| sender_at);
+        Ok((Places { type_name: type_name_at, target: target_at, sender }, envelope))
     }
+
+    fn pid(&self, pid: &PidSpan, request_id: u32) -> PidRef<'_> {
+        PidRef { address: &self.text[pid.address.range()], id: &self.text[pid.id.range()], request_id }
+    }
+
+    /// Copies a name behind all others.
+    fn keep(&mut self, name: &str) -> Span {
+        let start = self.text.len();
+        self.text.push_str(name);
+        Span::new(start, self.text.len())
+    }
+
+    fn keep_pid(&mut self, address: &str, id: &str) -> PidSpan {
+        PidSpan { address: self.keep(address), id: self.keep(id) }
+    }
+
+    /// Notes what an envelope says that ends at `end` of the frame. `headers_seen` runs over the whole batch.
+    fn note(&mut self, envelope: &[u8], end: usize, headers_seen: &mut usize) -> Option<Record> {
+        let mut record = Record::default();
+        let mut fields = Fields(envelope);
+        // As everywhere in protobuf, the last of several values counts, and numbers are cut to their type.
+        while let Some(field) = fields.next() {
+            match field? {
+                (1, Value::Varint(value)) => record.type_id = value as i32,
+                (2, Value::Delimited(payload)) => {
+                    let end = end - fields.0.len();
+                    record.payload = Span::new(end - payload.len(), end);
+                }
+                (3, Value::Varint(value)) => record.target = value as i32,
+                (4, Value::Varint(value)) => record.sender = value as i32,
+                (5, Value::Varint(value)) => record.serializer_id = value as i32,
+                (6, Value::Delimited(header)) => self.note_headers(header, &mut record, headers_seen)?,
+                (7, Value::Varint(value)) => record.target_request_id = value as u32,
+                (8, Value::Varint(value)) => record.sender_request_id = value as u32,
+                (1..=8, _) => return None,
+                _ => {}
+            }
+        }
+        Some(record)
+    }
+
+    /// Headers are rare, so prost reads them, after they were counted.
+    fn note_headers(&mut self, header: &[u8], record: &mut Record, headers_seen: &mut usize) -> Option<()> {
+        for field in Fields(header) {
+            if let (1, Value::Delimited(entry)) = field? {
+                *headers_seen += 1;
+                if *headers_seen > Counted::Headers.max() || Fields(entry).any(|field| field.is_none()) {
+                    return None;
+                }
+            }
+        }
+        let index = *record.headers.get_or_insert_with(|| {
+            self.headers.push(BTreeMap::new());
+            // No more than there are envelopes, which were counted.
+            (self.headers.len() - 1) as u32
+        });
+        let headers = self.headers.get_mut(index as usize)?;
+        let mut merged = MessageHeader { header_data: std::mem::take(headers) };
+        merged.merge(header).ok()?;
+        *headers = merged.header_data;
+        Some(())
+    }
+}
+
+/// Where the names of an envelope stand in the tables of its batch, from 0 in each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Among the type names.
+    pub type_name: usize,
+    /// Among the targets.
+    pub target: usize,
+    /// Among the senders, if it has one.
+    pub sender: Option<usize>,
 }
 
 /// An envelope of a batch cannot be delivered. That envelope was ignored, and nothing else.
@@ -139,35 +296,110 @@ pub enum EnvelopeError {
     Invalid(#[from] EnvelopeFault),
 }
 
-/// A receiver; in dialect B without address.
-#[derive(Clone, Debug, PartialEq)]
-struct Target {
-    address: String,
-    id: String,
+/// How much is in a batch.
+#[derive(Default)]
+struct Sizes {
+    type_names: usize,
+    targets: usize,
+    envelopes: usize,
+    senders: usize,
+    /// At least as many bytes as all names have.
+    text_bytes: usize,
 }
 
-impl Target {
-    fn parse(dialect: Option<Dialect>, bytes: &Bytes) -> Option<Self> {
-        let (address, id) = match dialect {
-            Some(Dialect::A) if !bytes.is_empty() => encoded_pid(bytes)?,
-            _ => ("", str::from_utf8(bytes).ok()?),
-        };
-        Some(Self { address: address.to_owned(), id: id.to_owned() })
+impl Sizes {
+    /// `None` when there is more than there may be.
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let mut sizes = Self::default();
+        for field in Fields(bytes) {
+            let (number, Value::Delimited(content)) = field? else { continue };
+            let (count, counted) = match number {
+                1 => (&mut sizes.type_names, Counted::TypeNames),
+                2 => (&mut sizes.targets, Counted::Targets),
+                3 => (&mut sizes.envelopes, Counted::Envelopes),
+                4 => (&mut sizes.senders, Counted::Senders),
+                _ => continue,
+            };
+            *count += 1;
+            if *count > counted.max() {
+                return None;
+            }
+            if counted != Counted::Envelopes {
+                sizes.text_bytes += content.len();
+            }
+        }
+        Some(sizes)
     }
 }
 
-/// Entry `index` of a table, counted as the wire counts it: senders from 1, everything else from 0.
-fn look_up<T>(table: Table, entries: &[T], index: i32) -> Result<&T, EnvelopeError> {
+/// What an envelope says: numbers as they were sent, and where its payload lies in the frame.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Record {
+    type_id: i32,
+    target: i32,
+    sender: i32,
+    serializer_id: i32,
+    target_request_id: u32,
+    sender_request_id: u32,
+    payload: Span,
+    /// Position among all headers of the batch.
+    headers: Option<u32>,
+}
+
+/// A stretch of the text or of the frame, both shorter than 4 GiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    const fn new(start: usize, end: usize) -> Self {
+        Self { start: start as u32, end: end as u32 }
+    }
+
+    const fn len(self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    const fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+}
+
+/// Address and id of an actor; in dialect B a target has no address.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct PidSpan {
+    address: Span,
+    id: Span,
+}
+
+/// Address and id of an encoded PID, as a protobuf decoder reads it. Its request id is the envelope's to tell.
+fn pid(bytes: &[u8]) -> Option<(&str, &str)> {
+    let (mut address, mut id) = ("", "");
+    for field in Fields(bytes) {
+        match field? {
+            (1, Value::Delimited(text)) => address = str::from_utf8(text).ok()?,
+            (2, Value::Delimited(text)) => id = str::from_utf8(text).ok()?,
+            (3, Value::Varint(_)) => {}
+            (1..=3, _) => return None,
+            _ => {}
+        }
+    }
+    Some((address, id))
+}
+
+/// Entry `index` of a table and its position. The wire counts senders from 1, everything else from 0.
+fn look_up<T>(table: Table, entries: &[T], index: i32) -> Result<(usize, &T), EnvelopeError> {
     let from_zero = if table == Table::Senders { index.checked_sub(1) } else { Some(index) };
     from_zero
         .filter(|_| index >= 0)
         .and_then(|index| usize::try_from(index).ok())
         .ok_or(EnvelopeError::NegativeIndex { table, index })
-        .and_then(|position| {
-            entries.get(position).ok_or(EnvelopeError::IndexOutOfRange {
-                table,
-                index,
-                entries: entries.len(),
-            })
+        .and_then(|position| match entries.get(position) {
+            Some(entry) => Ok((position, entry)),
+            None => Err(EnvelopeError::IndexOutOfRange { table, index, entries: entries.len() }),
         })
 }
+
+const _: () = assert!(crate::limits::FRAME_BYTES_RECEIVED_MAX < u32::MAX as usize);

@@ -14,6 +14,7 @@ use crate::cluster::{
     UnsubscribeRequest, UnsubscribeResponse,
 };
 use crate::limits::Counted;
+use crate::membership::{Format, Message};
 use crate::remote::{ActorPidRequest, ActorPidResponse};
 use crate::scan::{Inside, Shape};
 
@@ -44,6 +45,7 @@ plain!(
     UnsubscribeResponse,
     NotifyAboutFailingSubscribersResponse,
     PublishResponse,
+    Format,
     // `google.protobuf.Empty`, the value of the gossip key of a member that leaves.
     (),
 );
@@ -198,6 +200,17 @@ impl Checked for NotifyAboutFailingSubscribersRequest {
         self.invalid_deliveries.iter().try_for_each(|report| identified(report.subscriber.as_ref()))
     }
 }
+
+// ---- membership.proto ----
+
+impl Checked for Message {
+    const SHAPE: Shape =
+        Shape(&[Inside::one(8, &ACK), Inside::one(13, &MEMBERSHIP_VIEW), Inside::one(15, &MEMBERSHIP_VIEW)]);
+}
+
+const ACK: Shape = Shape(&[Inside::one(3, &DELTA)]);
+const MEMBERSHIP_VIEW: Shape = Shape(&[Inside::one(1, &DELTA)]);
+const DELTA: Shape = Shape(&[Inside::list(3, Counted::MembershipRecords)]);
 
 // ---- What the messages have in common ----
 
