@@ -138,6 +138,20 @@ pub enum RosterRefusal {
     },
 }
 
+impl RosterRefusal {
+    /// The address of whoever was refused.
+    #[must_use]
+    pub const fn authority(&self) -> &Authority {
+        match self {
+            Self::AddressTaken { authority, .. }
+            | Self::Gone { authority, .. }
+            | Self::Moved { authority, .. }
+            | Self::NotASynodId { authority, .. }
+            | Self::TooMany { authority, .. } => authority,
+        }
+    }
+}
+
 /// A topology was not taken. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -303,6 +317,12 @@ impl Roster {
         self.reported.values()
     }
 
+    /// This node's own entry; `None` for a client.
+    #[must_use]
+    pub fn own(&self) -> Option<RosterMember> {
+        self.own.as_ref().map(|own| entry(&own.member, own.kinds.clone()))
+    }
+
     fn new(own: Option<Own>, config: RosterConfig) -> Result<Self, RosterConfigError> {
         config.validate()?;
         Ok(Self {
@@ -440,15 +460,9 @@ impl Roster {
 
     fn merged(&self) -> BTreeMap<GossipMemberId, RosterMember> {
         let learned = |id: &MemberId| self.kinds.get(id).cloned().unwrap_or_default();
-        let own = self.own.iter().map(|own| (&own.member, own.kinds.clone()));
-        let others = self.synod.values().map(|member| (member, learned(&member.id)));
-        let mut members: BTreeMap<_, _> = own
-            .chain(others)
-            .map(|(member, kinds)| {
-                let (id, authority) = (GossipMemberId::from(&member.id), member.authority.clone());
-                (id.clone(), RosterMember { id, authority, kinds, runtime: PeerRuntime::Synod })
-            })
-            .collect();
+        let others = self.synod.values().map(|member| entry(member, learned(&member.id)));
+        let mut members: BTreeMap<_, _> =
+            self.own().into_iter().chain(others).map(|member| (member.id.clone(), member)).collect();
         let taken: BTreeSet<Authority> = members.values().map(|member| member.authority.clone()).collect();
         for (id, Foreign { authority, kinds, .. }) in &self.foreign {
             if !members.contains_key(id) && !taken.contains(authority) {
@@ -459,6 +473,11 @@ impl Roster {
         }
         members
     }
+}
+
+fn entry(member: &Member, kinds: Vec<String>) -> RosterMember {
+    let (id, authority) = (GossipMemberId::from(&member.id), member.authority.clone());
+    RosterMember { id, authority, kinds, runtime: PeerRuntime::Synod }
 }
 
 fn in_order(mut kinds: Vec<String>) -> Vec<String> {
