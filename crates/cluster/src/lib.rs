@@ -36,6 +36,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod automanaged;
 pub mod clock;
 pub mod core;
 pub mod event_stream;
@@ -45,11 +46,13 @@ pub mod membership;
 pub mod metrics;
 pub mod provider;
 pub mod remote;
+pub mod roster;
 #[cfg(test)]
 mod testing;
 pub mod transport;
 
 pub use self::core::{AlreadyStarted, ClusterCore, ClusterMode, TopologyListener};
+pub use automanaged::{AutomanagedConfig, AutomanagedConfigError, AutomanagedError, AutomanagedProvider};
 pub use clock::MonotonicClock;
 pub use event_stream::{Delivery, EventStream, EventStreamConfig, EventStreamConfigError, Subscription};
 pub use extension::ClusterExtension;
@@ -60,6 +63,7 @@ pub use membership::{
 };
 pub use metrics::{ClusterMetrics, MetricsError};
 pub use provider::{ClusterProvider, ClusterProviderError, LocalClusterConfig, LocalClusterProvider};
+pub use roster::{RosterTask, RosterWiring, SynodPeerListener};
 pub use transport::{
     AttachError, GossipTransport, GossipTransportError, InMemoryNetwork, InMemoryNetworkConfigError,
     InMemoryTransport,
