@@ -158,6 +158,21 @@ impl MemberId {
     }
 }
 
+impl FromStr for MemberId {
+    type Err = MemberIdError;
+
+    /// Reads what [`Display`](fmt::Display) writes, and nothing else: one life has one spelling.
+    fn from_str(text: &str) -> Result<Self, MemberIdError> {
+        let (node, incarnation) = text.rsplit_once('#').ok_or(MemberIdError::MissingIncarnation)?;
+        let node = NodeId::new(node)?;
+        let canonical = incarnation.starts_with(|c: char| matches!(c, '1'..='9')) || incarnation == "0";
+        match incarnation.parse() {
+            Ok(number) if canonical => Ok(Self::new(node, Incarnation::new(number)?)),
+            _ => Err(MemberIdError::MalformedIncarnation),
+        }
+    }
+}
+
 impl fmt::Display for MemberId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}#{}", self.node, self.incarnation)
@@ -168,6 +183,24 @@ impl fmt::Debug for MemberId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// A text is not a member id. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemberIdError {
+    /// There is no `#` and no life after it.
+    #[error("a member id is name#incarnation; the incarnation is missing")]
+    MissingIncarnation,
+    /// What follows the `#` is not a number in its shortest spelling.
+    #[error("the incarnation of a member id is a number without sign and leading zeros")]
+    MalformedIncarnation,
+    /// The name is none.
+    #[error(transparent)]
+    Node(#[from] NodeIdError),
+    /// The number is no incarnation.
+    #[error(transparent)]
+    Incarnation(#[from] IncarnationError),
 }
 
 /// The `host:port` at which a node's peer listener is reached. IPv6 addresses are bracketed and canonical.

@@ -23,5 +23,7 @@ pub mod remote;
 pub mod roster;
 pub mod time;
 
-pub use id::{Authority, AuthorityError, Incarnation, IncarnationError, MemberId, NodeId, NodeIdError};
+pub use id::{
+    Authority, AuthorityError, Incarnation, IncarnationError, MemberId, MemberIdError, NodeId, NodeIdError,
+};
 pub use time::TimerInstant;

@@ -27,6 +27,30 @@ fn incarnations_start_at_one_and_end_before_overflow() {
 }
 
 #[test]
+fn a_member_id_is_read_back_from_what_it_prints_and_from_nothing_else() {
+    for text in ["node-1.eu_west#1", "a#9007199254740991"] {
+        let member: MemberId = text.parse().expect("a member id");
+        assert_eq!(member.to_string(), text);
+    }
+    let cases = [
+        ("a", MemberIdError::MissingIncarnation),
+        ("", MemberIdError::MissingIncarnation),
+        ("a#", MemberIdError::MalformedIncarnation),
+        ("a#01", MemberIdError::MalformedIncarnation),
+        ("a#+1", MemberIdError::MalformedIncarnation),
+        ("a#-1", MemberIdError::MalformedIncarnation),
+        ("a#1 ", MemberIdError::MalformedIncarnation),
+        ("a#99999999999999999999", MemberIdError::MalformedIncarnation),
+        ("a#0", MemberIdError::Incarnation(IncarnationError::Zero)),
+        ("#1", MemberIdError::Node(NodeIdError::Empty)),
+        ("a#1#2", MemberIdError::Node(NodeIdError::ForbiddenCharacter { character: '#' })),
+    ];
+    for (text, error) in cases {
+        assert_eq!(text.parse::<MemberId>(), Err(error), "{text:?}");
+    }
+}
+
+#[test]
 fn authorities_accept_names_ipv4_and_canonical_ipv6() {
     assert_eq!(Authority::new("db1.example:8401").expect("a name").as_str(), "db1.example:8401");
     assert_eq!(Authority::new("127.0.0.1:1").expect("IPv4").as_str(), "127.0.0.1:1");
