@@ -40,6 +40,7 @@ pub mod clock;
 pub mod core;
 pub mod event_stream;
 pub mod extension;
+pub mod gossiper;
 pub mod incarnation;
 pub mod membership;
 pub mod metrics;
@@ -52,6 +53,10 @@ pub use self::core::{AlreadyStarted, ClusterCore, ClusterMode, TopologyListener}
 pub use clock::MonotonicClock;
 pub use event_stream::{Delivery, EventStream, EventStreamConfig, EventStreamConfigError, Subscription};
 pub use extension::ClusterExtension;
+pub use gossiper::{
+    ActorStatisticsSource, ConsensusHandle, GossipCarrier, GossipCarrierError, Gossiper, GossiperCounters, GossiperError,
+    InMemoryGossipCarrier, InMemoryGossipNetwork, TokioGossiper, TokioGossiperConfig, TokioGossiperConfigError,
+};
 pub use incarnation::{IncarnationStore, IncarnationStoreError, MemoryIncarnationStore};
 pub use membership::{
     Departure, MembershipCounters, MembershipDriver, MembershipDriverError, MembershipExit, MembershipHandle,
