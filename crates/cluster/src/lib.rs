@@ -54,8 +54,9 @@ pub use clock::MonotonicClock;
 pub use event_stream::{Delivery, EventStream, EventStreamConfig, EventStreamConfigError, Subscription};
 pub use extension::ClusterExtension;
 pub use gossiper::{
-    ActorStatisticsSource, ConsensusHandle, GossipCarrier, GossipCarrierError, Gossiper, GossiperCounters, GossiperError,
-    InMemoryGossipCarrier, InMemoryGossipNetwork, TokioGossiper, TokioGossiperConfig, TokioGossiperConfigError,
+    ActorStatisticsSource, ConsensusHandle, GossipCarrier, GossipCarrierError, Gossiper, GossiperCounters,
+    GossiperError, InMemoryGossipCarrier, InMemoryGossipNetwork, TokioGossiper, TokioGossiperConfig,
+    TokioGossiperConfigError,
 };
 pub use incarnation::{IncarnationStore, IncarnationStoreError, MemoryIncarnationStore};
 pub use membership::{

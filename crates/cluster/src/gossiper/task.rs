@@ -118,13 +118,16 @@ impl<T: GossipTransport + 'static> GossipTask<T> {
     /// Goes on until it is told to stop (true) or abandoned (false).
     async fn serve(&mut self) -> bool {
         loop {
-            match self.next_input().await {
+            let input = self.next_input().await;
+            // A check that nobody holds any more takes up no room and has no more to say.
+            self.remove_checks();
+            match input {
                 Input::Due => self.wake(),
                 Input::Stop => return true,
                 Input::Abandoned => return false,
                 Input::Exchanged(exchanged) => self.settle(exchanged),
                 Input::MembershipOver(exit) => self.end_membership(exit),
-                Input::ChecksRemoved => self.remove_checks(),
+                Input::ChecksRemoved => {}
                 Input::Roster => self.adopt_roster(),
                 Input::Command(command) => self.obey(command),
             }
@@ -228,6 +231,9 @@ impl<T: GossipTransport + 'static> GossipTask<T> {
 
     fn remove_checks(&mut self) {
         let removed: BTreeSet<ConsensusCheckId> = self.shared.checks.take_removed();
+        if removed.is_empty() {
+            return;
+        }
         let mut machine = self.shared.machine();
         for id in removed {
             // A check of an earlier run is gone already.
@@ -439,7 +445,8 @@ impl<T: GossipTransport + 'static> GossipTask<T> {
         let carrier = Arc::clone(&self.shared.carrier);
         self.exchanges.spawn(async move {
             let authority = target.authority.clone();
-            let answered = tokio::time::timeout_at(late, carrier.exchange_boxed(target, state, timeout)).await;
+            let answered =
+                tokio::time::timeout_at(late, carrier.exchange_boxed(target, state, timeout)).await;
             let timed_out = |_| Err(GossipCarrierError::TimedOut { target: authority, timeout });
             Exchanged { token, result: answered.unwrap_or_else(timed_out) }
         });

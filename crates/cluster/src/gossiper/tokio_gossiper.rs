@@ -282,8 +282,9 @@ impl Gossiper for TokioGossiper {
             let mut life = lock(&self.handle.life);
             let life = life.as_mut().ok_or(GossiperError::NotStarted)?;
             let stop = life.stop.take().ok_or(GossiperError::AlreadyStopped)?;
-            // A task that is gone already says so below.
-            drop(stop.send(()));
+            if stop.send(()).is_err() {
+                return Err(GossiperError::Aborted);
+            }
             life.ended.clone()
         };
         ended.wait_for(|ended| *ended).await.map(|_| ()).map_err(|_| GossiperError::Aborted)
