@@ -9,6 +9,9 @@
 //!         └──────────────────┘   └──► IncarnationStore, QuarantineListener
 //! ```
 //!
+//! What members tell each other beyond who is a member goes through a [`TokioGossiper`], which runs the membership in
+//! its own rounds.
+//!
 //! [`LocalClusterProvider`] ties the parts together for nodes of one process; it is the shortest way to see a cluster
 //! form:
 //!

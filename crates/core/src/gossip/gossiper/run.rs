@@ -109,9 +109,9 @@ impl Run {
         self.marks.forget_member(&own);
         self.liveness.forget(&own);
         let old = self.store.rename(own.clone());
-        self.touched.keys.extend(
-            self.store.member(&own).into_iter().flat_map(|own| own.iter()).map(|(key, _)| key.clone()),
-        );
+        if let Some(written) = self.store.member(&own) {
+            self.touched.keys.extend(written.iter().map(|(key, _)| key.clone()));
+        }
         self.members.insert(own);
         self.block(&old, BlockReason::Requested, out);
         Ok(())
