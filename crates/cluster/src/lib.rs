@@ -9,6 +9,9 @@
 //!         └──────────────────┘   └──► IncarnationStore, QuarantineListener
 //! ```
 //!
+//! What members tell each other beyond who is a member goes through a [`TokioGossiper`], which runs the membership in
+//! its own rounds.
+//!
 //! [`LocalClusterProvider`] ties the parts together for nodes of one process; it is the shortest way to see a cluster
 //! form:
 //!
@@ -41,6 +44,7 @@ pub mod clock;
 pub mod core;
 pub mod event_stream;
 pub mod extension;
+pub mod gossiper;
 pub mod incarnation;
 pub mod membership;
 pub mod metrics;
@@ -56,6 +60,11 @@ pub use automanaged::{AutomanagedConfig, AutomanagedConfigError, AutomanagedErro
 pub use clock::MonotonicClock;
 pub use event_stream::{Delivery, EventStream, EventStreamConfig, EventStreamConfigError, Subscription};
 pub use extension::ClusterExtension;
+pub use gossiper::{
+    ActorStatisticsSource, ConsensusHandle, GossipCarrier, GossipCarrierError, Gossiper, GossiperCounters,
+    GossiperError, InMemoryGossipCarrier, InMemoryGossipNetwork, TokioGossiper, TokioGossiperConfig,
+    TokioGossiperConfigError,
+};
 pub use incarnation::{IncarnationStore, IncarnationStoreError, MemoryIncarnationStore};
 pub use membership::{
     Departure, MembershipCounters, MembershipDriver, MembershipDriverError, MembershipExit, MembershipHandle,

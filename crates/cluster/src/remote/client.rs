@@ -228,7 +228,7 @@ impl LaneFrames {
         if keep {
             self.link.keep_unconfirmed(&kept, self.dialect);
         }
-        let frame = Bytes::from(self.builder.finish()?.encode_to_vec());
+        let frame = self.builder.finish_frame()?;
         add(&self.inner.counters.messages_sent, count);
         add(&self.inner.counters.frames_sent, 1);
         Some(frame)
