@@ -8,8 +8,9 @@
 
 #![allow(unsafe_code)]
 
+use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// How many edges are instrumented; 0 when the program was built without coverage.
 #[must_use]
@@ -17,18 +18,28 @@ pub fn edges() -> usize {
     LENGTH.load(Relaxed)
 }
 
-/// Sets all counters to zero.
-pub fn clear() {
+/// Begins to count from zero.
+pub fn start() {
     // SAFETY: the range is the counters' section, which is writable, lives as long as the process and is known only to
     // the instrumentation. Its increments are not atomic, but the one thread that fuzzes is here and nowhere else.
     unsafe { ptr::write_bytes(START.load(Relaxed), 0, edges()) };
+    IS_WATCHING.store(true, Relaxed);
 }
 
-/// Copies all counters.
-pub fn read(counters: &mut Vec<u8>) {
-    counters.resize(edges(), 0);
-    // SAFETY: as in `clear`; `counters` has room for as many bytes as are copied, and is no part of the section.
-    unsafe { ptr::copy_nonoverlapping(START.load(Relaxed), counters.as_mut_ptr(), edges()) };
+/// Ends what [`start`] began. Comparisons are no longer noted; the counters do go on, but little runs until
+/// [`merge`].
+pub fn stop() {
+    IS_WATCHING.store(false, Relaxed);
+}
+
+/// Adds what was counted to `reached`, which has a byte for every edge, and returns whether anything in it is new.
+///
+/// How often an edge ran counts roughly: once, twice, three times, a few times, many times. Each edge has a bit for each
+/// of these ranks.
+pub fn merge(reached: &mut [u8]) -> bool {
+    // SAFETY: as in `start`. Nothing is counted while the slice lives, because the function that it is lent to is not
+    // instrumented.
+    unsafe { __sanitizer_synod_merge(std::slice::from_raw_parts(START.load(Relaxed), edges()), reached) }
 }
 
 /// One of the latest comparisons of two unequal integers of four or eight bytes: what was there, and what was wanted,
@@ -50,15 +61,53 @@ pub fn forget_comparisons() {
 static START: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
 
+/// The engine is instrumented like everything else, and its comparisons are not of interest.
+static IS_WATCHING: AtomicBool = AtomicBool::new(false);
+
 static COMPARISONS: [[AtomicU64; 2]; COMPARISONS_KEPT] =
     [const { [AtomicU64::new(0), AtomicU64::new(0)] }; COMPARISONS_KEPT];
 static COMPARED: AtomicUsize = AtomicUsize::new(0);
 const COMPARISONS_KEPT: usize = 256;
+/// Where the program, its heap and its stack lie on machines of 64 bits.
+const ADDRESSES: Range<u64> = 1 << 44..1 << 48;
 
-// ---- What the instrumentation calls ----
+// ---- What is not instrumented ----
 //
-// LLVM does not instrument functions whose names begin with `__sanitizer_`, so these do not call themselves. They must
-// not call anything that is not inlined, which would be instrumented.
+// LLVM leaves functions alone whose names begin with `__sanitizer_`. So those that the instrumentation calls do not call
+// themselves, and the loop over all counters, which runs after every input, is fast. None of them may call anything
+// that is not inlined: it would be instrumented.
+
+/// Adds the ranks of all counters to what was reached, and says whether any is new.
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn __sanitizer_synod_merge(counters: &[u8], reached: &mut [u8]) -> bool {
+    let mut is_new = false;
+    let (mut at, length) = (0, counters.len().min(reached.len()));
+    while at < length {
+        // Most edges do not run, so eight at once are passed over.
+        if let Some(eight) = counters[at..].first_chunk()
+            && u64::from_ne_bytes(*eight) == 0
+        {
+            at += 8;
+            continue;
+        }
+        let rank = match counters[at] {
+            0 => 0,
+            1 => 1 << 0,
+            2 => 1 << 1,
+            3 => 1 << 2,
+            4..=7 => 1 << 3,
+            8..=15 => 1 << 4,
+            16..=31 => 1 << 5,
+            32..=127 => 1 << 6,
+            128.. => 1 << 7,
+        };
+        is_new |= rank & !reached[at] != 0;
+        reached[at] |= rank;
+        at += 1;
+    }
+    is_new
+}
 
 /// Every compiled module calls this before `main`, and all with the one range into which the linker put them.
 #[unsafe(no_mangle)]
@@ -71,12 +120,15 @@ macro_rules! comparisons {
     ($($name:ident($integer:ty)),* $(,)?) => {
         $(#[unsafe(no_mangle)]
         extern "C" fn $name(left: $integer, right: $integer) {
-            if left != right {
+            let (left, right) = (left as u64, right as u64);
+            // An address is no part of the input, and differs from run to run.
+            let are_numbers = !ADDRESSES.contains(&left) && !ADDRESSES.contains(&right);
+            if left != right && are_numbers && IS_WATCHING.load(Relaxed) {
                 let next = COMPARED.load(Relaxed);
                 COMPARED.store(next.wrapping_add(1), Relaxed);
                 let [kept_left, kept_right] = &COMPARISONS[next % COMPARISONS_KEPT];
-                kept_left.store(left as u64, Relaxed);
-                kept_right.store(right as u64, Relaxed);
+                kept_left.store(left, Relaxed);
+                kept_right.store(right, Relaxed);
             }
         })*
     };

@@ -1,7 +1,7 @@
 //! The engine: tries inputs, keeps what is new, and stops at the first that does harm.
 //!
-//! How often an edge ran counts roughly: once, twice, three times, a few times, many times. An input is kept when it
-//! takes some edge to a rank to which none before it did.
+//! An input is new when some edge ran that never did before, or more often than it did for any input before. See
+//! [`coverage::merge`].
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -49,7 +49,14 @@ impl Target {
     /// In words: the panic, or the bound that was broken.
     pub fn try_input(&self, input: &[u8]) -> Result<(), String> {
         let started = Instant::now();
-        let (peak, result) = memory::peak_during(|| catch(|| (self.run)(input)));
+        let (peak, result) = memory::peak_during(|| {
+            let result = catch(|| {
+                coverage::start();
+                (self.run)(input);
+            });
+            coverage::stop();
+            result
+        });
         result?;
         let allowed = self.memory_per_byte * input.len() + MEMORY_BYTES_FREE;
         if peak > allowed {
@@ -92,9 +99,8 @@ pub struct Fuzzer<'a> {
     is_guided: bool,
     recorder: Option<Recorder>,
     corpus: Vec<Vec<u8>>,
-    /// The ranks that each edge has reached, a bit for each.
+    /// What each edge has reached.
     reached: Vec<u8>,
-    counters: Vec<u8>,
     executions: u64,
 }
 
@@ -111,7 +117,6 @@ impl<'a> Fuzzer<'a> {
             recorder: None,
             corpus: Vec::new(),
             reached: vec![0; coverage::edges()],
-            counters: Vec::new(),
             executions: 0,
         }
     }
@@ -210,26 +215,8 @@ impl<'a> Fuzzer<'a> {
             recorder.note(input)?;
         }
         self.executions += 1;
-        coverage::clear();
         let result = self.target.try_input(input);
-        coverage::read(&mut self.counters);
-        Ok(result.map(|()| self.is_news()))
-    }
-
-    fn is_news(&mut self) -> bool {
-        let mut is_news = false;
-        for (counters, reached) in self.counters.chunks(8).zip(self.reached.chunks_mut(8)) {
-            // Most edges do not run, so eight at once are passed over.
-            if counters.try_into().is_ok_and(|eight: [u8; 8]| u64::from_ne_bytes(eight) == 0) {
-                continue;
-            }
-            for (count, ranks) in counters.iter().zip(reached) {
-                let rank = rank(*count);
-                is_news |= rank & !*ranks != 0;
-                *ranks |= rank;
-            }
-        }
-        is_news
+        Ok(result.map(|()| coverage::merge(&mut self.reached)))
     }
 
     /// Leaves out what is not needed to do the harm. The record ends with the result.
@@ -252,21 +239,6 @@ impl<'a> Fuzzer<'a> {
             recorder.note(&finding.input)?;
         }
         Ok(finding)
-    }
-}
-
-/// How often an edge ran, as one of eight bits.
-const fn rank(count: u8) -> u8 {
-    match count {
-        0 => 0,
-        1 => 1 << 0,
-        2 => 1 << 1,
-        3 => 1 << 2,
-        4..=7 => 1 << 3,
-        8..=15 => 1 << 4,
-        16..=31 => 1 << 5,
-        32..=127 => 1 << 6,
-        128.. => 1 << 7,
     }
 }
 

@@ -180,6 +180,7 @@ fn watch(options: &Options, target: &Target, record: &Path) -> Result<Outcome, B
         .args(["--target", target.name, "--inside"])
         .arg(record)
         .args(["--seconds", &options.seconds.to_string(), "--seed", &options.seed.to_string()])
+        .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

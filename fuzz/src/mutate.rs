@@ -84,7 +84,7 @@ impl Mutator<'_> {
             1 => part.resize(random.usize(1..64), random.u8(..)),
             2 => part = integer(random),
             3 if !other.is_empty() => {
-                part.extend(&other[range(random.usize(..other.len()), other.len(), random)])
+                part.extend(&other[range(random.usize(..other.len()), other.len(), random)]);
             }
             4 => part.extend(self.token(random).into_iter().flatten()),
             _ => {
