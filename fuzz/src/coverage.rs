@@ -8,7 +8,6 @@
 
 #![allow(unsafe_code)]
 
-use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -42,14 +41,13 @@ pub fn merge(reached: &mut [u8]) -> bool {
     unsafe { __sanitizer_synod_merge(std::slice::from_raw_parts(START.load(Relaxed), edges()), reached) }
 }
 
-/// One of the latest comparisons of two unequal integers of four or eight bytes: what was there, and what was wanted,
-/// or the other way round.
+/// One of the latest comparisons of an integer with a constant that it did not equal: the constant, and the integer.
 #[must_use]
 pub fn comparison(random: usize) -> Option<(u64, u64)> {
     let known = COMPARED.load(Relaxed).min(COMPARISONS_KEPT);
     (known > 0).then(|| {
-        let [left, right] = &COMPARISONS[random % known];
-        (left.load(Relaxed), right.load(Relaxed))
+        let [constant, value] = &COMPARISONS[random % known];
+        (constant.load(Relaxed), value.load(Relaxed))
     })
 }
 
@@ -68,8 +66,6 @@ static COMPARISONS: [[AtomicU64; 2]; COMPARISONS_KEPT] =
     [const { [AtomicU64::new(0), AtomicU64::new(0)] }; COMPARISONS_KEPT];
 static COMPARED: AtomicUsize = AtomicUsize::new(0);
 const COMPARISONS_KEPT: usize = 256;
-/// Where the program, its heap and its stack lie on machines of 64 bits.
-const ADDRESSES: Range<u64> = 1 << 44..1 << 48;
 
 // ---- What is not instrumented ----
 //
@@ -116,40 +112,40 @@ extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, end: *mut u8) {
     LENGTH.store(end.addr() - start.addr(), Relaxed);
 }
 
+/// Single bytes are guessed quickly without help, so only greater constants are kept.
 macro_rules! comparisons {
     ($($name:ident($integer:ty)),* $(,)?) => {
         $(#[unsafe(no_mangle)]
-        extern "C" fn $name(left: $integer, right: $integer) {
-            let (left, right) = (left as u64, right as u64);
-            // An address is no part of the input, and differs from run to run.
-            let are_numbers = !ADDRESSES.contains(&left) && !ADDRESSES.contains(&right);
-            if left != right && are_numbers && IS_WATCHING.load(Relaxed) {
+        extern "C" fn $name(constant: $integer, value: $integer) {
+            if constant > 0xff && constant != value && IS_WATCHING.load(Relaxed) {
                 let next = COMPARED.load(Relaxed);
                 COMPARED.store(next.wrapping_add(1), Relaxed);
-                let [kept_left, kept_right] = &COMPARISONS[next % COMPARISONS_KEPT];
-                kept_left.store(left, Relaxed);
-                kept_right.store(right, Relaxed);
+                let [kept_constant, kept_value] = &COMPARISONS[next % COMPARISONS_KEPT];
+                kept_constant.store(constant as u64, Relaxed);
+                kept_value.store(value as u64, Relaxed);
             }
         })*
     };
 }
 
 comparisons!(
-    __sanitizer_cov_trace_cmp4(u32),
-    __sanitizer_cov_trace_cmp8(u64),
+    __sanitizer_cov_trace_const_cmp2(u16),
     __sanitizer_cov_trace_const_cmp4(u32),
     __sanitizer_cov_trace_const_cmp8(u64),
 );
 
-// Single bytes are guessed quickly without help, and the branches of a switch are edges of their own.
+// What is compared with something that is no constant is mostly an address or a distance between two, which differ from
+// run to run. The branches of a switch are edges of their own.
 
 #[unsafe(no_mangle)]
 extern "C" fn __sanitizer_cov_trace_cmp1(_: u8, _: u8) {}
 #[unsafe(no_mangle)]
 extern "C" fn __sanitizer_cov_trace_cmp2(_: u16, _: u16) {}
 #[unsafe(no_mangle)]
-extern "C" fn __sanitizer_cov_trace_const_cmp1(_: u8, _: u8) {}
+extern "C" fn __sanitizer_cov_trace_cmp4(_: u32, _: u32) {}
 #[unsafe(no_mangle)]
-extern "C" fn __sanitizer_cov_trace_const_cmp2(_: u16, _: u16) {}
+extern "C" fn __sanitizer_cov_trace_cmp8(_: u64, _: u64) {}
+#[unsafe(no_mangle)]
+extern "C" fn __sanitizer_cov_trace_const_cmp1(_: u8, _: u8) {}
 #[unsafe(no_mangle)]
 extern "C" fn __sanitizer_cov_trace_switch(_: u64, _: *const u64) {}

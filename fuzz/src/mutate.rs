@@ -101,10 +101,9 @@ impl Mutator<'_> {
     }
 }
 
-/// Puts what the target compared with in the place of what it compared: as plain bytes of either order, or as varint.
+/// Puts a constant that the target compared with, or a neighbour of it, in the place of what it compared: as plain bytes of either order, or as varint.
 fn replace_compared(input: &mut Vec<u8>, random: &mut Rng) {
-    let Some((left, right)) = coverage::comparison(random.usize(..)) else { return };
-    let (from, to) = if random.bool() { (left, right) } else { (right, left) };
+    let Some((to, from)) = coverage::comparison(random.usize(..)) else { return };
     let to = to.wrapping_add(random.u64(..3)).wrapping_sub(1);
     let (mut from_varint, mut to_varint) = (Vec::new(), Vec::new());
     push_varint(&mut from_varint, from);
