@@ -1,6 +1,7 @@
 //! What the fuzzer says about the rest of the repository is true.
 
 use std::collections::BTreeSet;
+use std::fs;
 
 use synod_fuzz::{seeds, targets};
 
@@ -41,6 +42,17 @@ fn the_golden_vectors_are_found() {
     assert!(golden.contains(&vec![0x22, 0]), "that of a disconnect request");
     assert!(golden.iter().any(|vector| vector.len() > 100), "one that goes over several lines");
     assert!(golden.len() > 15, "{golden:02x?}");
+}
+
+#[test]
+fn every_kept_seed_belongs_to_a_target() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds");
+    let names = fs::read_dir(directory).expect("seeds").map(|entry| entry.expect("an entry").file_name());
+    for name in names.map(|name| name.into_string().expect("UTF-8")) {
+        assert!(targets::TARGETS.iter().any(|target| target.name == name), "{name} is no target");
+        assert!(!seeds::kept(&name).expect("hexadecimal").is_empty(), "{name} has no seeds");
+    }
+    assert_eq!(seeds::kept("frame").expect("hexadecimal")[0], [0x22, 0xa0, 0xa0, 0x23]);
 }
 
 /// The name and version lines of all locked packages.

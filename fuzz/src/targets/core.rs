@@ -36,7 +36,9 @@ pub(super) fn identifiers(input: &[u8]) {
     if let Some(authority) = authority {
         let (host, port) = authority.as_str().rsplit_once(':').expect("a port");
         assert!(!host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0), "{authority}");
-        assert!(!text.contains(char::is_control) && text.is_ascii(), "{text:?}");
+        let (host, port) = text.rsplit_once(':').expect("a port");
+        assert!(port.bytes().all(|digit| digit.is_ascii_digit()), "{text:?}");
+        assert!(host.bytes().all(|letter| letter.is_ascii_graphic()), "{text:?}");
     }
 }
 
