@@ -269,7 +269,7 @@ thread_local! {
 /// Longest input, in bytes.
 pub const INPUT_BYTES_MAX: usize = 64 << 10;
 /// Most memory that an input may cost at the peak, in bytes per byte of it. A header of six bytes, envelope and all,
-/// becomes a node of a map and an envelope with 632 bytes in a list that may just be growing: 128 bytes per byte.
+/// becomes a node of a map and an envelope with 632 bytes in a list that may just be growing: 136 bytes per byte.
 pub const MEMORY_PER_BYTE: usize = 160;
 /// How much any input may cost, in bytes.
 pub const MEMORY_BYTES_FREE: usize = 64 << 10;
