@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::Deserialize;
-use synod_cluster::EventStream;
 use synod_cluster::remote::{Actor, ActorContext, Message, Pid, Remote, RemoteConfig};
+use synod_cluster::{EventStream, MonotonicClock};
 use tokio::sync::mpsc;
 
 /// Counts allocations, as Go's runtime does by itself.
@@ -135,14 +135,21 @@ fn compare(load: &Load) -> Result<(), Failure> {
     let own = std::env::current_exe()?;
     let go = build_go()?;
     let mut table = vec![
-        "mode   side   messages/s (median)   ratio   bytes out/in per message   allocations driver/server".to_owned(),
+        "mode   side   messages/s (median)   ratio   bytes out/in per message   allocations driver/server"
+            .to_owned(),
     ];
     for mode in ["tell", "echo", "ask"] {
         let mut figures: [Vec<Figures>; 2] = Default::default();
         for _ in 0..load.rounds {
             figures[0].push(run_pair(&own, &["serve"], &["drive"], load, mode)?);
             if let Some(go) = &go {
-                figures[1].push(run_pair(go, &["serve", "--port", "0"], &["drive", "--port", "0"], load, mode)?);
+                figures[1].push(run_pair(
+                    go,
+                    &["serve", "--port", "0"],
+                    &["drive", "--port", "0"],
+                    load,
+                    mode,
+                )?);
             }
         }
         let medians = figures.map(|mut of_side| {
@@ -254,14 +261,20 @@ async fn start() -> Result<Remote, Failure> {
     let bind = SocketAddr::from(([127, 0, 0, 1], 0));
     // As in Go, where nothing is refused: the mailbox waits for the actor, the sender for the mailbox.
     let config = RemoteConfig { mailbox_patience: Duration::from_secs(60), ..RemoteConfig::new(bind) };
-    Ok(Remote::start(config, &format!("bench#{}", std::process::id()), EventStream::default()).await?)
+    let remote = Remote::bind(config, EventStream::default(), MonotonicClock::start()).await?;
+    remote.open(&format!("bench#{}", std::process::id()));
+    Ok(remote)
 }
 
 async fn serve() -> Result<(), Failure> {
     let remote = start().await?;
     remote.spawn_named("sink", Sink { count: 0 })?;
     remote.spawn_named("echo", Echo)?;
-    writeln!(std::io::stdout(), "{}", serde_json::json!({"event": "ready", "address": remote.authority().as_str()}))?;
+    writeln!(
+        std::io::stdout(),
+        "{}",
+        serde_json::json!({"event": "ready", "address": remote.authority().as_str()})
+    )?;
     tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink())).await??;
     Ok(())
 }
@@ -316,11 +329,19 @@ async fn drive(load: &Load) -> Result<(), Failure> {
     };
     exchange(&remote, load, &control).await?;
     let server_before: serde_json::Value = serde_json::from_str(&control("stats").await?)?;
-    let before = (ALLOCATIONS.load(Ordering::Relaxed), remote.counters().bytes_sent(), remote.counters().bytes_received());
+    let before = (
+        ALLOCATIONS.load(Ordering::Relaxed),
+        remote.counters().bytes_sent(),
+        remote.counters().bytes_received(),
+    );
     let started = Instant::now();
     exchange(&remote, load, &control).await?;
     let seconds = started.elapsed().as_secs_f64();
-    let after = (ALLOCATIONS.load(Ordering::Relaxed), remote.counters().bytes_sent(), remote.counters().bytes_received());
+    let after = (
+        ALLOCATIONS.load(Ordering::Relaxed),
+        remote.counters().bytes_sent(),
+        remote.counters().bytes_received(),
+    );
     let server_after: serde_json::Value = serde_json::from_str(&control("stats").await?)?;
     let messages = load.messages as f64;
     let server_mallocs = |stats: &serde_json::Value| stats["mallocs"].as_f64().unwrap_or_default();

@@ -41,6 +41,7 @@
 
 pub mod automanaged;
 pub mod clock;
+pub mod cluster;
 pub mod core;
 pub mod event_stream;
 pub mod extension;
@@ -58,6 +59,7 @@ pub mod transport;
 pub use self::core::{AlreadyStarted, ClusterCore, ClusterMode, TopologyListener};
 pub use automanaged::{AutomanagedConfig, AutomanagedConfigError, AutomanagedError, AutomanagedProvider};
 pub use clock::MonotonicClock;
+pub use cluster::{Cluster, ClusterConfig, Discovery};
 pub use event_stream::{Delivery, EventStream, EventStreamConfig, EventStreamConfigError, Subscription};
 pub use extension::ClusterExtension;
 pub use gossiper::{

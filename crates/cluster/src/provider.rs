@@ -10,22 +10,27 @@ use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use synod_core::membership::{
     ClusterEvent, ConfigError, Member, MembershipCoordinatorConfig, QuarantineReason,
 };
+use synod_core::roster::RosterConfigError;
 use synod_core::{Authority, MemberId, NodeId};
 
+use crate::automanaged::AutomanagedError;
 use crate::clock::MonotonicClock;
 use crate::core::{AlreadyStarted, ClusterCore, ClusterMode, TopologyListener};
 use crate::event_stream::{EventStream, EventStreamConfig, EventStreamConfigError};
 use crate::extension::ClusterExtension;
+use crate::gossiper::GossiperError;
 use crate::incarnation::{IncarnationStore, MemoryIncarnationStore};
 use crate::membership::{
     MembershipDriver, MembershipDriverError, MembershipExit, MembershipHandle, MembershipHandleError,
     MembershipTask, QuarantineListener,
 };
 use crate::metrics::{ClusterMetrics, MetricsError};
+use crate::remote::{RegisterError, RemoteStartError};
 use crate::transport::{AttachError, InMemoryNetwork};
 
 /// Brings a node into a cluster and out of it again.
@@ -324,9 +329,15 @@ pub enum ClusterProviderError {
     /// The address is taken. Nothing was started.
     #[error(transparent)]
     Attach(#[from] AttachError),
+    /// The health endpoint or the polls did not start. What had started before was stopped again.
+    #[error(transparent)]
+    Automanaged(#[from] AutomanagedError),
     /// A bound of the event stream is out of range.
     #[error(transparent)]
     Events(#[from] EventStreamConfigError),
+    /// The gossiper did not start. What had started before was stopped again.
+    #[error(transparent)]
+    Gossiper(#[from] GossiperError),
     /// A request to the running node failed.
     #[error(transparent)]
     Handle(#[from] MembershipHandleError),
@@ -336,6 +347,21 @@ pub enum ClusterProviderError {
     /// The node is not started.
     #[error("the node is not started; nothing was changed")]
     NotStarted,
+    /// A part of the node found its name taken. What had started before was stopped again.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The connections did not start. Nothing runs.
+    #[error(transparent)]
+    Remote(#[from] RemoteStartError),
+    /// A setting of the roster is out of range.
+    #[error(transparent)]
+    Roster(#[from] RosterConfigError),
+    /// A shutdown would take too long.
+    #[error("shutdown_patience must be at most 10 min, it is {value:?}")]
+    ShutdownPatience {
+        /// The refused value.
+        value: Duration,
+    },
     /// The membership did not start. What had started before it was stopped again.
     #[error(transparent)]
     Start(#[from] MembershipDriverError),

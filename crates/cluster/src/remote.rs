@@ -71,38 +71,41 @@ use process::ProcessRegistry;
 use requests::{PendingRequest, PendingRequests};
 use watches::Watches;
 
-/// The post office of one node. Clones are the same one. It runs until [`shutdown`](Self::shutdown).
+/// The post office of one node. Clones are the same one. It works from
+/// [`open`](Self::open) to [`shutdown`](Self::shutdown).
 #[derive(Clone)]
 pub struct Remote {
     inner: Arc<Inner>,
 }
 
 impl Remote {
-    /// Binds the listener and starts. `member_id` is what peers know this life of the node by.
+    /// Binds the listener. Connections are taken, and opened, from [`open`](Self::open) on; until then messages wait.
     ///
     /// # Errors
     /// A setting out of range, or an address that cannot be listened on. Nothing runs then.
-    pub async fn start(
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn bind(
         config: RemoteConfig,
-        member_id: &str,
         events: EventStream,
+        clock: MonotonicClock,
     ) -> Result<Self, RemoteStartError> {
         config.validate()?;
-        let listener = TcpListener::bind(config.bind)
-            .await
-            .map_err(|source| RemoteStartError::Bind { address: config.bind.to_string(), source })?;
-        let bound = listener
-            .local_addr()
-            .map_err(|source| RemoteStartError::Bind { address: config.bind.to_string(), source })?;
-        let authority = config.advertised_at(bound)?;
+        let failed = |source: io::Error| RemoteStartError::Bind {
+            address: config.bind.to_string(),
+            reason: source.to_string(),
+        };
+        let listener = TcpListener::bind(config.bind).await.map_err(failed)?;
+        let authority = config.advertised_at(listener.local_addr().map_err(failed)?)?;
         let seed = RandomState::new().hash_one(authority.as_str());
         let machine =
             OutboundPipeline::new(config.outbound.clone(), seed).map_err(RemoteConfigError::from)?;
         let address: Arc<str> = Arc::from(authority.as_str());
         let auto_ids = AutoIds::default();
         let requests = Arc::new(PendingRequests::new(config.requests_max));
-        let requests_pid =
-            Pid::new(Arc::clone(&address), auto_ids.next(names::ACTOR_PREFIX_FUTURE.trim_end_matches('$')));
+        let future = auto_ids.next(names::ACTOR_PREFIX_FUTURE.trim_end_matches('$'));
+        let requests_pid = Pid::new(Arc::clone(&address), future);
         let inner = Arc::new(Inner {
             bounds: LaneBounds {
                 messages_max: config.lane_messages_max,
@@ -113,7 +116,8 @@ impl Remote {
             config,
             address,
             authority,
-            member_id: RwLock::new(Arc::from(member_id)),
+            listener: Mutex::new(Some(listener)),
+            member_id: watch::Sender::new(None),
             blocked: RwLock::default(),
             requests,
             requests_pid,
@@ -123,7 +127,7 @@ impl Remote {
             wake_at: Mutex::default(),
             timer: Notify::new(),
             watches: Mutex::default(),
-            clock: MonotonicClock::start(),
+            clock,
             counters: Arc::default(),
             events,
             told: Mutex::default(),
@@ -134,9 +138,17 @@ impl Remote {
         // A fresh registry has room, and nobody has the name.
         let pending: Arc<dyn Process> = Arc::clone(&inner.requests) as Arc<dyn Process>;
         drop(inner.processes.add(&inner.requests_pid.shared_id(), pending));
-        inner.spawn(server::accept(Arc::clone(&inner), listener));
         inner.spawn(Arc::clone(&inner).run_timer());
         Ok(Self { inner })
+    }
+
+    /// Takes and opens connections from now on. `member_id` is what peers know this life of the node by. Called again, it
+    /// only changes the id: streams that stand are not told.
+    pub fn open(&self, member_id: &str) {
+        self.inner.member_id.send_replace(Some(Arc::from(member_id)));
+        if let Some(listener) = lock(&self.inner.listener).take() {
+            self.inner.spawn(server::accept(Arc::clone(&self.inner), listener));
+        }
     }
 
     /// Starts an actor under a name of its own choosing.
@@ -304,11 +316,6 @@ impl Remote {
         self.inner.association(authority)
     }
 
-    /// What peers know this life of the node by from now on. Streams that stand are not told.
-    pub fn set_member_id(&self, member_id: &str) {
-        *self.inner.member_id.write().unwrap_or_else(PoisonError::into_inner) = Arc::from(member_id);
-    }
-
     /// The members whose messages are ignored from now on.
     pub fn set_blocked(&self, members: BTreeSet<String>) {
         *self.inner.blocked.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(members);
@@ -361,6 +368,18 @@ impl Remote {
         let ended = ended.await.is_ok();
         tasks.shutdown().await;
         flushed && ended
+    }
+
+    /// A part of this node was sent something that it does not take.
+    pub(crate) fn refuse_message(&self, peer: &str, problem: &str) {
+        add(&self.inner.counters.messages_refused, 1);
+        self.inner.refuse(peer, problem);
+    }
+
+    /// Ends everything at once, without a word to anybody.
+    pub(crate) fn abort(&self) {
+        self.inner.shutdown.send_replace(true);
+        lock(&self.inner.tasks).abort_all();
     }
 
     fn spawn_actor<A: Actor>(&self, id: &str, actor: A) -> Result<Pid, RegisterError> {
@@ -424,19 +443,19 @@ pub enum SendError {
 }
 
 /// A node was not started. Nothing runs.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteStartError {
     /// A setting is out of range.
     #[error(transparent)]
     Config(#[from] RemoteConfigError),
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}; nothing was started")]
+    #[error("cannot listen on {address}: {reason}; nothing was started")]
     Bind {
         /// The address.
         address: String,
         /// What the system says.
-        source: io::Error,
+        reason: String,
     },
 }
 
@@ -468,7 +487,10 @@ struct Inner {
     bounds: LaneBounds,
     address: Arc<str>,
     authority: Authority,
-    member_id: RwLock<Arc<str>>,
+    /// Until the node is opened.
+    listener: Mutex<Option<TcpListener>>,
+    /// Known once the node is opened.
+    member_id: watch::Sender<Option<Arc<str>>>,
     blocked: RwLock<Arc<BTreeSet<String>>>,
     processes: ProcessRegistry,
     requests: Arc<PendingRequests>,
@@ -649,8 +671,13 @@ impl Inner {
         self.link(address).or_else(|| self.make_link(address).ok())
     }
 
-    fn member_id(&self) -> Arc<str> {
-        Arc::clone(&self.member_id.read().unwrap_or_else(PoisonError::into_inner))
+    /// What this life of the node is known by. Waits until the node is opened.
+    async fn member_id(&self) -> Arc<str> {
+        let mut known = self.member_id.subscribe();
+        match known.wait_for(Option::is_some).await {
+            Ok(member_id) => member_id.clone().unwrap_or_default(),
+            Err(_) => Arc::default(),
+        }
     }
 
     fn blocked(&self) -> Arc<BTreeSet<String>> {

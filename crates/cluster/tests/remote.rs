@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use synod_cluster::EventStream;
 use synod_cluster::remote::{
     Actor, ActorContext, Message, Pid, Remote, RemoteConfig, RequestError, SendError, TypeName,
 };
+use synod_cluster::{EventStream, MonotonicClock};
 use synod_core::outbound::{AssociationState, DeadLetterReason, OutboundConfig};
 use synod_wire::actor::{TerminatedReason, Touch, Touched};
 use tokio::sync::mpsc;
@@ -27,7 +27,10 @@ fn quick() -> RemoteConfig {
 }
 
 async fn start(config: RemoteConfig, member: &str) -> Remote {
-    Remote::start(config, member, EventStream::default()).await.expect("a node on loopback")
+    let bound = Remote::bind(config, EventStream::default(), MonotonicClock::start()).await;
+    let remote = bound.expect("a node on loopback");
+    remote.open(member);
+    remote
 }
 
 /// What a probe saw.

@@ -133,7 +133,7 @@ async fn open_stream(
     lane: Lane,
     channel: &Channel,
 ) -> Result<Streaming<Bytes>, ConnectError> {
-    let hello = hello(inner)?;
+    let hello = hello(inner).await?;
     let frames = LaneFrames::new(Arc::clone(inner), Arc::clone(link), lane, number, hello);
     let mut grpc =
         tonic::client::Grpc::new(channel.clone()).max_decoding_message_size(FRAME_BYTES_RECEIVED_MAX);
@@ -160,9 +160,9 @@ async fn open_stream(
 }
 
 /// What a node says first.
-fn hello(inner: &Inner) -> Result<Bytes, FrameError> {
+async fn hello(inner: &Inner) -> Result<Bytes, FrameError> {
     let connection = ServerConnection {
-        member_id: inner.member_id().to_string(),
+        member_id: inner.member_id().await.to_string(),
         address: inner.address.to_string(),
         block_list: inner.blocked().iter().take(BLOCK_LIST_MEMBERS_MAX).cloned().collect(),
         runtime: super::RUNTIME.to_owned(),

@@ -222,7 +222,7 @@ impl StreamReader {
             return Err(Status::invalid_argument("the address in the handshake is not a host:port"));
         }
         let response = ConnectResponse {
-            member_id: self.inner.member_id().to_string(),
+            member_id: self.inner.member_id().await.to_string(),
             blocked: self.inner.is_blocked(&connection.member_id),
             runtime: super::RUNTIME.to_owned(),
         };

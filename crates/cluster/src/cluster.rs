@@ -1,0 +1,532 @@
+//! A whole node on real sockets: remoting, membership, gossip and the roster, started and stopped as one.
+//!
+//! ```text
+//!   start:  bind ──► extension ──► membership + gossip ──► open ──► roster (health endpoint) ──► follower
+//!   stop:   leave ──► gossip says goodbye ──► roster ──► follower ──► extension ──► remoting
+//! ```
+//!
+//! Each part needs those before it, so when one fails to start, what runs already is stopped in reverse and the event
+//! stream says why. Peers are found through seeds (synod nodes), or through a list of health addresses, which is how
+//! protoactor-go nodes take part.
+
+mod road;
+
+pub use road::{RemoteGossipCarrier, RemoteGossipTransport};
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use synod_core::gossip::{ConsensusChecker, ExtractError, GossipKey, GossipValue, GossiperEvent};
+use synod_core::membership::{ClusterEvent, Member, MembershipCoordinatorConfig};
+use synod_core::roster::{Roster, RosterConfig, RosterMember, RosterUpdate};
+use synod_core::{Authority, MemberId, NodeId};
+use synod_wire::cluster::{ClusterTopology, Member as WireMember};
+use synod_wire::{names, payload};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::automanaged::{AutomanagedConfig, AutomanagedProvider};
+use crate::clock::MonotonicClock;
+use crate::core::{AlreadyStarted, ClusterCore, ClusterMode};
+use crate::event_stream::{Delivery, EventStream, EventStreamConfig, Subscription};
+use crate::extension::ClusterExtension;
+use crate::gossiper::{Gossiper, GossiperError, TokioGossiper, TokioGossiperConfig};
+use crate::incarnation::{IncarnationStore, MemoryIncarnationStore};
+use crate::membership::{MembershipDriver, MembershipExit, MembershipHandle, MembershipTask};
+use crate::metrics::{ClusterMetrics, MetricsError};
+use crate::provider::{ClusterProvider, ClusterProviderError};
+use crate::remote::{Remote, RemoteConfig};
+use crate::roster::{RosterTask, RosterWiring};
+use road::GossipLetters;
+
+/// How a node finds the others.
+#[derive(Clone, Debug)]
+pub enum Discovery {
+    /// By the seeds of its membership settings. For clusters of synod nodes only.
+    Seeds,
+    /// By polling health addresses, as protoactor-go's automanaged provider does.
+    Automanaged(AutomanagedConfig),
+}
+
+/// What a node is made of.
+#[derive(Clone)]
+pub struct ClusterConfig {
+    /// The name of the node.
+    pub node: NodeId,
+    /// Where it listens, and the bounds of its connections.
+    pub remote: RemoteConfig,
+    /// How membership behaves, and the seeds to join.
+    pub membership: MembershipCoordinatorConfig,
+    /// How gossip behaves. Default [`TokioGossiperConfig::default`]; [`TokioGossiperConfig::protoactor`] beside Go nodes.
+    pub gossip: TokioGossiperConfig,
+    /// How it finds the others. Default [`Discovery::Seeds`].
+    pub discovery: Discovery,
+    /// The kinds of grains that it hosts. Default none.
+    pub kinds: Vec<String>,
+    /// Bounds of the event stream.
+    pub events: EventStreamConfig,
+    /// Whether questions for numbers are answered. Default true.
+    pub metrics_enabled: bool,
+    /// Where the number of the last life is kept. Default in memory, as long as the configuration or a copy lives.
+    pub incarnations: Arc<Mutex<dyn IncarnationStore>>,
+    /// How long a shutdown waits for messages that are still queued. 0 to 10 min. Default 5 s.
+    pub shutdown_patience: Duration,
+    /// Feeds the choice of peers. A fixed seed makes a run repeatable; `None`, the default, draws one at every start.
+    pub seed: Option<u64>,
+}
+
+impl ClusterConfig {
+    /// The defaults for `node` with these settings of its connections.
+    #[must_use]
+    pub fn new(node: NodeId, remote: RemoteConfig) -> Self {
+        Self {
+            node,
+            remote,
+            membership: MembershipCoordinatorConfig::default(),
+            gossip: TokioGossiperConfig::default(),
+            discovery: Discovery::Seeds,
+            kinds: Vec::new(),
+            events: EventStreamConfig::default(),
+            metrics_enabled: true,
+            incarnations: Arc::new(Mutex::new(MemoryIncarnationStore::new())),
+            shutdown_patience: Duration::from_secs(5),
+            seed: None,
+        }
+    }
+
+    /// Checks every part.
+    ///
+    /// # Errors
+    /// The first setting that cannot be used, by name.
+    pub fn validate(&self) -> Result<(), ClusterProviderError> {
+        self.remote.validate().map_err(|error| ClusterProviderError::Remote(error.into()))?;
+        self.membership.validate()?;
+        self.gossip.validate().map_err(GossiperError::from)?;
+        if let Discovery::Automanaged(automanaged) = &self.discovery {
+            automanaged.validate().map_err(|error| ClusterProviderError::Automanaged(error.into()))?;
+        }
+        if self.shutdown_patience > SHUTDOWN_PATIENCE_MAX {
+            return Err(ClusterProviderError::ShutdownPatience { value: self.shutdown_patience });
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ClusterConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterConfig")
+            .field("node", &self.node)
+            .field("remote", &self.remote)
+            .field("membership", &self.membership)
+            .field("gossip", &self.gossip)
+            .field("discovery", &self.discovery)
+            .field("kinds", &self.kinds)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One node of a cluster on real sockets. Dropping it stops the node without a word to the others, as a crash would.
+pub struct Cluster {
+    config: ClusterConfig,
+    clock: MonotonicClock,
+    stream: EventStream,
+    extension: ClusterExtension,
+    parts: Option<Parts>,
+}
+
+impl Cluster {
+    /// A node that is not started. Its settings are checked here, before anything runs.
+    ///
+    /// # Errors
+    /// A setting that cannot be used.
+    pub fn new(config: ClusterConfig) -> Result<Self, ClusterProviderError> {
+        config.validate()?;
+        let stream = EventStream::new(config.events)?;
+        let extension = ClusterExtension::new(stream.clone(), ClusterCore::new(config.metrics_enabled));
+        Ok(Self { config, clock: MonotonicClock::start(), stream, extension, parts: None })
+    }
+
+    /// The events of this node, across starts and stops.
+    #[must_use]
+    pub const fn events(&self) -> &EventStream {
+        &self.stream
+    }
+
+    /// The post office of the node; `None` while it is stopped.
+    #[must_use]
+    pub fn remote(&self) -> Option<&Remote> {
+        self.parts.as_ref().map(|parts| &parts.remote)
+    }
+
+    /// The gossiper of the node; `None` while it is stopped, and for clients.
+    #[must_use]
+    pub fn gossiper(&self) -> Option<&TokioGossiper> {
+        self.parts.as_ref()?.gossiper.as_ref()
+    }
+
+    /// The membership of the node; `None` while it is stopped.
+    #[must_use]
+    pub fn membership(&self) -> Option<&MembershipHandle> {
+        self.parts.as_ref()?.membership.as_ref().filter(|membership| membership.is_running())
+    }
+
+    /// As what the node takes part; `None` while it is stopped.
+    #[must_use]
+    pub fn mode(&self) -> Option<ClusterMode> {
+        self.extension.mode()
+    }
+
+    /// This life of the node; `None` while it is stopped, and for clients.
+    #[must_use]
+    pub fn own(&self) -> Option<MemberId> {
+        self.membership()?.view().own.clone()
+    }
+
+    /// Everyone this node deals with, whatever they run, in order of their ids.
+    #[must_use]
+    pub fn roster(&self) -> Arc<[RosterMember]> {
+        match self.parts.as_ref().and_then(|parts| parts.presence.as_ref()) {
+            Some(Presence::Seeds(roster)) => roster.members(),
+            Some(Presence::Automanaged(provider)) => provider.members(),
+            None => Arc::from([]),
+        }
+    }
+
+    /// The numbers now.
+    ///
+    /// # Errors
+    /// Metrics are switched off.
+    pub fn metrics(&self) -> Result<ClusterMetrics, MetricsError> {
+        self.extension.metrics()
+    }
+
+    /// Waits until every member, synod or Go, says that it sees the same members, and returns their topology hash.
+    ///
+    /// # Errors
+    /// They do not agree within `timeout`, or this node takes no part in gossip.
+    pub async fn topology_consensus(&self, timeout: Duration) -> Result<u64, GossiperError> {
+        let gossiper = self.gossiper().ok_or(GossiperError::NotStarted)?;
+        let extract = |bytes: &[u8]| {
+            let topology: ClusterTopology =
+                payload::decode(bytes.to_vec().into()).map_err(|_| ExtractError)?;
+            Ok(topology.topology_hash.to_be_bytes().to_vec())
+        };
+        let checker = ConsensusChecker::new(topology_key(), extract);
+        let check = gossiper.register_consensus_check(checker).await?;
+        let agreed = check.wait_for_consensus(timeout).await?;
+        let hash = agreed.first().and_then(|bytes| <[u8; 8]>::try_from(bytes.as_slice()).ok());
+        hash.map(u64::from_be_bytes).ok_or(GossiperError::CheckRemoved)
+    }
+
+    async fn start(&mut self, mode: ClusterMode) -> Result<(), ClusterProviderError> {
+        if self.membership().is_some() {
+            let mode = self.mode().unwrap_or(mode);
+            return Err(AlreadyStarted { mode }.into());
+        }
+        // A node that stopped by itself, because its name was taken over, left its parts behind.
+        self.stop_parts(false).await;
+        let remote = Remote::bind(self.config.remote.clone(), self.stream.clone(), self.clock).await?;
+        let mut parts = Parts::new(remote);
+        let started = self.start_parts(mode, &mut parts).await;
+        self.parts = Some(parts);
+        if let Err(error) = started {
+            self.stop_parts(false).await;
+            let (reason, observed_at) = (error.to_string(), self.clock.now());
+            self.stream.publish(ClusterEvent::StartupFailed { mode: mode.into(), reason, observed_at });
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    async fn start_parts(
+        &mut self,
+        mode: ClusterMode,
+        parts: &mut Parts,
+    ) -> Result<(), ClusterProviderError> {
+        self.extension.start(mode)?;
+        // Before anything publishes, so that nothing is missed.
+        let followed = self.stream.subscribe_live();
+        let wiring = RosterWiring {
+            events: self.stream.subscribe_live(),
+            stream: self.stream.clone(),
+            clock: self.clock,
+        };
+        let remote = parts.remote.clone();
+        let authority = remote.authority().clone();
+        let transport = RemoteGossipTransport::open(remote.clone())?;
+        let store = Box::new(Arc::clone(&self.config.incarnations));
+        let ClusterConfig { node, membership, gossip, .. } = self.config.clone();
+        let mut driver = MembershipDriver::new(
+            node.clone(),
+            authority.clone(),
+            membership,
+            transport,
+            self.stream.clone(),
+            store,
+        )?;
+        let seed = self.config.seed.unwrap_or_else(|| RandomState::new().hash_one(()));
+        let now = self.clock.now();
+        let own = match mode {
+            ClusterMode::Member => {
+                driver.start_member(seed, now)?;
+                driver.coordinator().own().cloned()
+            }
+            ClusterMode::Client => {
+                driver.start_client(seed, now)?;
+                None
+            }
+        };
+        let membership = match &own {
+            Some(own) => {
+                remote.open(&own.to_string());
+                let actor_name = gossip.gossip_actor_name.clone();
+                let carrier = RemoteGossipCarrier::new(remote.clone(), &actor_name);
+                let gossiper = TokioGossiper::new(gossip, self.stream.clone(), self.clock, carrier)?;
+                let letters = GossipLetters::new(remote.clone(), gossiper.clone());
+                remote.register(&actor_name, Arc::new(letters))?;
+                parts.gossip_actor = Some(actor_name);
+                parts.gossiper = Some(gossiper.clone());
+                gossiper.start_with_membership(driver).await?
+            }
+            None => {
+                remote.open(&format!("{node}@{authority}"));
+                MembershipTask::spawn(driver, self.clock)
+            }
+        };
+        parts.membership = Some(membership.clone());
+        let (hint, hints) = mpsc::channel(HINTS_MAX);
+        parts.presence = Some(self.start_presence(own, authority, wiring, hint).await?);
+        let follower = Follower { remote, membership, gossiper: parts.gossiper.clone(), node };
+        parts.follower = Some(tokio::spawn(follower.run(followed, hints)));
+        Ok(())
+    }
+
+    async fn start_presence(
+        &self,
+        own: Option<MemberId>,
+        authority: Authority,
+        wiring: RosterWiring,
+        hint: mpsc::Sender<(MemberId, Authority)>,
+    ) -> Result<Presence, ClusterProviderError> {
+        let own = own.map(|id| Member { id, authority });
+        // A hint that finds no room comes again with the next poll.
+        let on_synod_peer = Box::new(move |member, authority| drop(hint.try_send((member, authority))));
+        Ok(match (&self.config.discovery, own) {
+            (Discovery::Seeds, own) => {
+                let config = RosterConfig {
+                    members_max: self.config.membership.members_max,
+                    ..RosterConfig::default()
+                };
+                let roster = match own {
+                    Some(own) => Roster::member(own, self.config.kinds.clone(), config),
+                    None => Roster::client(config),
+                };
+                Presence::Seeds(RosterTask::start(roster?, wiring))
+            }
+            (Discovery::Automanaged(automanaged), Some(own)) => {
+                let automanaged =
+                    AutomanagedConfig { kinds: self.config.kinds.clone(), ..automanaged.clone() };
+                let provider =
+                    AutomanagedProvider::start_member(automanaged, own, wiring, on_synod_peer).await?;
+                Presence::Automanaged(provider)
+            }
+            (Discovery::Automanaged(automanaged), None) => {
+                Presence::Automanaged(AutomanagedProvider::start_client(automanaged, wiring, on_synod_peer)?)
+            }
+        })
+    }
+
+    /// Stops what runs, in reverse. Returns how the membership ended, if there was one.
+    async fn stop_parts(&mut self, graceful: bool) -> Option<MembershipExit> {
+        let parts = self.parts.take()?;
+        let mut exit = None;
+        if let Some(membership) = &parts.membership {
+            let left = if graceful { membership.leave_and_stop().await.map(|_| ()) } else { Ok(()) };
+            if !graceful || left.is_err() {
+                // It may have ended before; then it says how.
+                drop(membership.stop().await);
+            }
+            exit = Some(membership.ended().await);
+        }
+        if let Some(actor) = &parts.gossip_actor {
+            if graceful && let Some(gossiper) = &parts.gossiper {
+                // It may have ended with its membership. Whoever waits for an end has it either way.
+                drop(gossiper.stop().await);
+            }
+            parts.remote.unregister(actor);
+        }
+        match parts.presence {
+            Some(Presence::Seeds(roster)) => roster.stop().await,
+            Some(Presence::Automanaged(provider)) => provider.stop().await,
+            None => {}
+        }
+        if let Some(follower) = parts.follower {
+            follower.abort();
+            drop(follower.await);
+        }
+        drop(parts.gossiper);
+        self.extension.shutdown().await;
+        let patience = if graceful { self.config.shutdown_patience } else { Duration::ZERO };
+        parts.remote.shutdown(patience).await;
+        exit
+    }
+}
+
+impl ClusterProvider for Cluster {
+    async fn start_member(&mut self) -> Result<(), ClusterProviderError> {
+        self.start(ClusterMode::Member).await
+    }
+
+    async fn start_client(&mut self) -> Result<(), ClusterProviderError> {
+        self.start(ClusterMode::Client).await
+    }
+
+    async fn shutdown(&mut self, graceful: bool) -> Result<(), ClusterProviderError> {
+        match self.stop_parts(graceful).await {
+            Some(MembershipExit::Aborted) => {
+                let error = ClusterProviderError::Aborted;
+                let (reason, observed_at) = (error.to_string(), self.clock.now());
+                self.stream.publish(ClusterEvent::ShutdownFailed { reason, observed_at });
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(parts) = &self.parts {
+            if let Some(follower) = &parts.follower {
+                follower.abort();
+            }
+            // The letter box holds the gossiper, and the gossiper the way to the letter box.
+            if let Some(actor) = &parts.gossip_actor {
+                parts.remote.unregister(actor);
+            }
+            parts.remote.abort();
+        }
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster")
+            .field("node", &self.config.node)
+            .field("mode", &self.mode())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What runs, in the order in which it was started.
+struct Parts {
+    remote: Remote,
+    gossip_actor: Option<String>,
+    gossiper: Option<TokioGossiper>,
+    membership: Option<MembershipHandle>,
+    presence: Option<Presence>,
+    follower: Option<JoinHandle<()>>,
+}
+
+impl Parts {
+    const fn new(remote: Remote) -> Self {
+        Self { remote, gossip_actor: None, gossiper: None, membership: None, presence: None, follower: None }
+    }
+}
+
+enum Presence {
+    Seeds(RosterTask),
+    Automanaged(AutomanagedProvider),
+}
+
+/// Carries what one part learns to the others.
+struct Follower {
+    remote: Remote,
+    membership: MembershipHandle,
+    gossiper: Option<TokioGossiper>,
+    node: NodeId,
+}
+
+impl Follower {
+    async fn run(self, mut events: Subscription, mut hints: mpsc::Receiver<(MemberId, Authority)>) {
+        loop {
+            tokio::select! {
+                delivery = events.recv() => match delivery {
+                    None => return,
+                    Some(Delivery::Event(event)) => self.follow(&event),
+                    // Every roster carries all members; what was missed between two of them is made up by the next.
+                    Some(Delivery::Missed(events)) => tracing::warn!(events, "cluster events were missed"),
+                },
+                Some((member, authority)) = hints.recv() => {
+                    if member.node == self.node {
+                        continue;
+                    }
+                    if let Err(error) = self.membership.join(member.clone(), authority).await {
+                        tracing::debug!(%member, %error, "a node that answered a poll was not let in");
+                    }
+                }
+            }
+        }
+    }
+
+    fn follow(&self, event: &ClusterEvent) {
+        match event {
+            ClusterEvent::RosterUpdated { update, .. } => self.follow_roster(update),
+            ClusterEvent::SelfRejoining { current, .. } => self.remote.open(&current.to_string()),
+            ClusterEvent::Gossiper { event: GossiperEvent::Blocked { .. }, .. } => {
+                if let Some(gossiper) = &self.gossiper {
+                    let blocked = gossiper.blocked_members();
+                    self.remote.set_blocked(blocked.keys().map(ToString::to_string).collect());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn follow_roster(&self, update: &RosterUpdate) {
+        for gone in &update.left {
+            if !update.members.iter().any(|member| member.authority == gone.authority) {
+                self.remote.depart(&gone.authority);
+            }
+        }
+        let Some(gossiper) = &self.gossiper else { return };
+        match topology_value(update) {
+            // A gossiper that is stopping has nobody to tell any more.
+            Some(value) => drop(gossiper.set_state(topology_key(), value)),
+            None => tracing::error!("the topology is too large to be told"),
+        }
+    }
+}
+
+/// The members as a Go node tells them.
+fn topology_value(update: &RosterUpdate) -> Option<GossipValue> {
+    let members = |list: &[RosterMember]| list.iter().map(wire_member).collect();
+    let topology = ClusterTopology {
+        topology_hash: update.hash,
+        members: members(&update.members),
+        joined: members(&update.joined),
+        left: members(&update.left),
+        blocked: Vec::new(),
+    };
+    let any = payload::encode_any(&topology).ok()?;
+    GossipValue::new(&any.type_url, &any.value).ok()
+}
+
+fn wire_member(member: &RosterMember) -> WireMember {
+    WireMember {
+        host: member.authority.host().to_owned(),
+        port: i32::from(member.authority.port()),
+        id: member.id.to_string(),
+        kinds: member.kinds.clone(),
+    }
+}
+
+fn topology_key() -> GossipKey {
+    GossipKey::new(names::GOSSIP_KEY_TOPOLOGY).expect("the name of a key is a key")
+}
+
+/// Most nodes that were polled and wait to be told to membership.
+const HINTS_MAX: usize = 64;
+const SHUTDOWN_PATIENCE_MAX: Duration = Duration::from_secs(600);
