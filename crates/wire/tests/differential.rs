@@ -249,7 +249,7 @@ fn ours(bytes: Bytes) -> Result<Option<Read>, FrameError> {
     assert!(
         batch
             .envelopes(OWN)
-            .map(|opened| opened.err())
+            .map(Result::err)
             .eq(envelopes.iter().map(|opened| opened.as_ref().err().cloned()))
     );
     assert_eq!(envelopes.len(), batch.len());
