@@ -9,6 +9,9 @@
 //!   publish ──► replay strip (newest 256) ──► copied into a new subscriber's box
 //!          └──► box ──► recv()          the box keeps the newest 1024; what it lost comes first, as Missed(n)
 //! ```
+//!
+//! The roster is not only news but a state, and whoever missed it would deal with the wrong members until the next
+//! change. So the latest one is kept apart from the boxes: [`EventStream::watch_roster`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -16,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use synod_core::membership::ClusterEvent;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::lock;
 
@@ -88,6 +91,9 @@ impl EventStream {
     /// Hands `event` to every subscriber and to those who come soon. It returns at once, however slow they are.
     pub fn publish(&self, event: ClusterEvent) {
         let event = Arc::new(event);
+        if matches!(*event, ClusterEvent::RosterUpdated { .. }) {
+            self.board.roster.send_replace(Some(Arc::clone(&event)));
+        }
         let to_wake: Vec<Arc<LetterBox>> = {
             // Boxes are filled under the board's lock, so everyone sees one order and a newcomer neither misses nor
             // doubles an event. Wakers may run foreign code; they wait until the lock is free.
@@ -120,6 +126,12 @@ impl EventStream {
         self.open_box(false)
     }
 
+    /// The latest [`ClusterEvent::RosterUpdated`], however long ago it was published, and notice of every later one.
+    #[must_use]
+    pub fn watch_roster(&self) -> watch::Receiver<Option<Arc<ClusterEvent>>> {
+        self.board.roster.subscribe()
+    }
+
     /// How many subscriptions exist.
     #[must_use]
     pub fn subscriber_count(&self) -> usize {
@@ -133,7 +145,9 @@ impl EventStream {
     }
 
     fn with_validated(config: EventStreamConfig) -> Self {
-        let board = Arc::new(Board { config, state: Mutex::default(), missed_total: AtomicU64::new(0) });
+        let (roster, _) = watch::channel(None);
+        let board =
+            Arc::new(Board { config, state: Mutex::default(), missed_total: AtomicU64::new(0), roster });
         Self { _open: Arc::new(OpenBoard(Arc::clone(&board))), board }
     }
 
@@ -223,6 +237,7 @@ struct Board {
     config: EventStreamConfig,
     state: Mutex<BoardState>,
     missed_total: AtomicU64,
+    roster: watch::Sender<Option<Arc<ClusterEvent>>>,
 }
 
 #[derive(Default)]

@@ -9,6 +9,9 @@
 //!         └──────────────────┘   └──► IncarnationStore, QuarantineListener
 //! ```
 //!
+//! What members tell each other beyond who is a member goes through a [`TokioGossiper`], which runs the membership in
+//! its own rounds.
+//!
 //! [`LocalClusterProvider`] ties the parts together for nodes of one process; it is the shortest way to see a cluster
 //! form:
 //!
@@ -36,22 +39,32 @@
 
 #![forbid(unsafe_code)]
 
+pub mod automanaged;
 pub mod clock;
 pub mod core;
 pub mod event_stream;
 pub mod extension;
+pub mod gossiper;
 pub mod incarnation;
 pub mod membership;
 pub mod metrics;
 pub mod provider;
+pub mod remote;
+pub mod roster;
 #[cfg(test)]
 mod testing;
 pub mod transport;
 
 pub use self::core::{AlreadyStarted, ClusterCore, ClusterMode, TopologyListener};
+pub use automanaged::{AutomanagedConfig, AutomanagedConfigError, AutomanagedError, AutomanagedProvider};
 pub use clock::MonotonicClock;
 pub use event_stream::{Delivery, EventStream, EventStreamConfig, EventStreamConfigError, Subscription};
 pub use extension::ClusterExtension;
+pub use gossiper::{
+    ActorStatisticsSource, ConsensusHandle, GossipCarrier, GossipCarrierError, Gossiper, GossiperCounters,
+    GossiperError, InMemoryGossipCarrier, InMemoryGossipNetwork, TokioGossiper, TokioGossiperConfig,
+    TokioGossiperConfigError,
+};
 pub use incarnation::{IncarnationStore, IncarnationStoreError, MemoryIncarnationStore};
 pub use membership::{
     Departure, MembershipCounters, MembershipDriver, MembershipDriverError, MembershipExit, MembershipHandle,
@@ -59,6 +72,7 @@ pub use membership::{
 };
 pub use metrics::{ClusterMetrics, MetricsError};
 pub use provider::{ClusterProvider, ClusterProviderError, LocalClusterConfig, LocalClusterProvider};
+pub use roster::{RosterTask, RosterWiring, SynodPeerListener};
 pub use transport::{
     AttachError, GossipTransport, GossipTransportError, InMemoryNetwork, InMemoryNetworkConfigError,
     InMemoryTransport,

@@ -158,6 +158,24 @@ impl MemberId {
     }
 }
 
+impl FromStr for MemberId {
+    type Err = MemberIdError;
+
+    /// Parses what [`Display`](fmt::Display) writes, `name#incarnation`, and no other spelling of it.
+    fn from_str(text: &str) -> Result<Self, MemberIdError> {
+        let (node, incarnation) = text.rsplit_once('#').ok_or(MemberIdError::MissingIncarnation)?;
+        let node = NodeId::new(node).map_err(MemberIdError::Node)?;
+        // `parse` would accept a plus sign and leading zeros; two texts would name one life.
+        let is_canonical = incarnation == "0" || !incarnation.starts_with(['+', '0']);
+        let number = match incarnation.parse::<u64>() {
+            Ok(number) if is_canonical => number,
+            _ => return Err(MemberIdError::NotANumber),
+        };
+        let incarnation = Incarnation::new(number).map_err(MemberIdError::Incarnation)?;
+        Ok(Self { node, incarnation })
+    }
+}
+
 impl fmt::Display for MemberId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}#{}", self.node, self.incarnation)
@@ -168,6 +186,24 @@ impl fmt::Debug for MemberId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// A text is not a member id. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemberIdError {
+    /// There is no `#incarnation`.
+    #[error("a member id is name#incarnation; the incarnation is missing")]
+    MissingIncarnation,
+    /// What stands before the `#` is not a node name.
+    #[error("a member id is name#incarnation; {0}")]
+    Node(#[source] NodeIdError),
+    /// What stands after the `#` is not a plain number.
+    #[error("a member id is name#incarnation; the incarnation is not a plain number")]
+    NotANumber,
+    /// The number is out of range.
+    #[error("a member id is name#incarnation; {0}")]
+    Incarnation(#[source] IncarnationError),
 }
 
 /// The `host:port` at which a node's peer listener is reached. IPv6 addresses are bracketed and canonical.
@@ -206,6 +242,20 @@ impl Authority {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The host alone; an IPv6 address keeps its brackets.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        self.0.rsplit_once(':').map_or(&*self.0, |(host, _)| host)
+    }
+
+    /// The port alone.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        let port = self.0.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        assert!(port.is_some(), "{self} was parsed and has no port");
+        port.unwrap_or_default()
     }
 }
 

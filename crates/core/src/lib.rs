@@ -5,7 +5,8 @@
 //! publish, what to send, and when the machine wants to be polled next. A driver (or the simulator) turns bytes into
 //! inputs and outcomes into effects; it decides nothing. Ordered maps throughout, so equal inputs give equal outcomes.
 //!
-//! [`membership`] decides who is in the cluster; [`gossip`] spreads what each member says about itself.
+//! [`membership`] decides who is in the cluster; [`gossip`] spreads what each member says about itself; [`roster`] lists
+//! everyone there is to talk to, members of another runtime included.
 //!
 //! The crate is `no_std` + `alloc`: it cannot open a socket, read a clock or start a thread.
 
@@ -18,10 +19,13 @@ mod deadline;
 pub mod gossip;
 pub mod id;
 pub mod membership;
+mod murmur;
 pub mod outbound;
 pub mod remote;
 pub mod roster;
 pub mod time;
 
-pub use id::{Authority, AuthorityError, Incarnation, IncarnationError, MemberId, NodeId, NodeIdError};
+pub use id::{
+    Authority, AuthorityError, Incarnation, IncarnationError, MemberId, MemberIdError, NodeId, NodeIdError,
+};
 pub use time::TimerInstant;

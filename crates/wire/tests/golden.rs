@@ -25,8 +25,12 @@ const GO: &str = "127.0.0.1:8080";
 
 #[test]
 fn connect_request() {
-    let connection =
-        ServerConnection { member_id: "rustA".into(), address: RUST.into(), block_list: Vec::new() };
+    let connection = ServerConnection {
+        member_id: "rustA".into(),
+        address: RUST.into(),
+        block_list: Vec::new(),
+        runtime: String::new(),
+    };
     control_frame(
         "121912170a057275737441120e3132372e302e302e313a39303930",
         &RemoteMessage::connect(connection.clone()).unwrap(),
@@ -40,6 +44,7 @@ fn connect_request_with_block_list_of_dialect_b() {
         member_id: "rustA".into(),
         address: RUST.into(),
         block_list: vec!["dead1".into()],
+        runtime: String::new(),
     };
     control_frame(
         "1220121e0a057275737441120e3132372e302e302e313a393039301a056465616431",
@@ -50,7 +55,7 @@ fn connect_request_with_block_list_of_dialect_b() {
 
 #[test]
 fn connect_response() {
-    let response = ConnectResponse { member_id: "goA".into(), blocked: false };
+    let response = ConnectResponse { member_id: "goA".into(), blocked: false, runtime: String::new() };
     control_frame(
         "1a051203676f41",
         &RemoteMessage::connected(response.clone()).unwrap(),
@@ -60,7 +65,7 @@ fn connect_response() {
 
 #[test]
 fn connect_response_to_a_blocked_peer() {
-    let response = ConnectResponse { member_id: "goA".into(), blocked: true };
+    let response = ConnectResponse { member_id: "goA".into(), blocked: true, runtime: String::new() };
     control_frame(
         "1a071203676f411801",
         &RemoteMessage::connected(response.clone()).unwrap(),

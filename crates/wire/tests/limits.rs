@@ -133,7 +133,12 @@ fn a_list_too_long_for_peers_is_not_sent_either() {
     let what = Counted::BlockedMembers;
     let connect = |blocked| {
         let block_list = vec!["m".to_owned(); blocked];
-        RemoteMessage::connect(ServerConnection { member_id: "m".into(), address: OWN.into(), block_list })
+        RemoteMessage::connect(ServerConnection {
+            member_id: "m".into(),
+            address: OWN.into(),
+            block_list,
+            runtime: String::new(),
+        })
     };
     assert!(connect(what.max()).is_ok());
     assert_eq!(connect(what.max() + 1), Err(FrameError::TooMany { what, max: what.max() }));
@@ -225,6 +230,7 @@ fn names_in_handshakes() {
             member_id: "m".repeat(member),
             address: "a".repeat(address),
             block_list: Vec::new(),
+            runtime: String::new(),
         })
     };
     let longest = connect(MEMBER_ID_BYTES_MAX, ADDRESS_BYTES_MAX).unwrap();
@@ -238,13 +244,18 @@ fn names_in_handshakes() {
     assert_eq!(connect(1, ADDRESS_BYTES_MAX + 1), Err(too_long(Text::MemberAddress)));
 
     // Read from the wire, where nobody asked the constructor.
-    let response = ConnectResponse { member_id: "m".repeat(MEMBER_ID_BYTES_MAX + 1), blocked: false };
+    let response = ConnectResponse {
+        member_id: "m".repeat(MEMBER_ID_BYTES_MAX + 1),
+        blocked: false,
+        runtime: String::new(),
+    };
     let bytes = field(3, &response.encode_to_vec());
     assert_eq!(Frame::decode(bytes.into()), Err(too_long(Text::MemberId)));
     let server = ServerConnection {
         member_id: "m".into(),
         address: "a".repeat(ADDRESS_BYTES_MAX + 1),
         block_list: vec![],
+        runtime: String::new(),
     };
     let bytes = field(2, &field(2, &server.encode_to_vec()));
     assert_eq!(Frame::decode(bytes.into()), Err(too_long(Text::MemberAddress)));

@@ -58,7 +58,12 @@ fn handshakes_without_names() {
     assert_eq!(connect(Some(client)), Err(nameless.clone()));
     assert_eq!(decode(&MessageType::ConnectResponse(ConnectResponse::default())), Err(nameless.clone()));
 
-    let server = ServerConnection { member_id: "m".into(), address: "h:1".into(), block_list: Vec::new() };
+    let server = ServerConnection {
+        member_id: "m".into(),
+        address: "h:1".into(),
+        block_list: Vec::new(),
+        runtime: String::new(),
+    };
     for (server, error) in [
         (ServerConnection { member_id: String::new(), ..server.clone() }, nameless.clone()),
         (ServerConnection { block_list: vec![String::new()], ..server.clone() }, nameless.clone()),

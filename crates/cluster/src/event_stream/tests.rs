@@ -2,6 +2,7 @@ use synod_core::TimerInstant;
 
 use super::*;
 use crate::testing::soon;
+use synod_core::roster::RosterUpdate;
 
 #[tokio::test(start_paused = true)]
 async fn a_late_subscriber_gets_the_recent_events_and_then_the_live_ones_without_gap_or_double() {
@@ -18,6 +19,25 @@ async fn a_late_subscriber_gets_the_recent_events_and_then_the_live_ones_without
     let mut live = stream.subscribe_live();
     publish(&stream, 8..=8);
     assert_eq!(receive(&mut live, 1).await, [event(8)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_latest_roster_is_kept_whatever_came_after_it() {
+    let stream = stream(3, 16);
+    let mut early = stream.watch_roster();
+    assert_eq!(*early.borrow_and_update(), None);
+    let roster = |hash| ClusterEvent::RosterUpdated {
+        update: RosterUpdate { hash, members: Vec::new(), joined: Vec::new(), left: Vec::new() },
+        observed_at: TimerInstant::ZERO,
+    };
+    stream.publish(roster(1));
+    stream.publish(roster(2));
+    // Neither the strip nor any box remembers it.
+    publish(&stream, 1..=100);
+    assert_eq!(stream.watch_roster().borrow().as_deref(), Some(&roster(2)));
+    soon(early.changed()).await.expect("the stream is open");
+    assert_eq!(early.borrow_and_update().as_deref(), Some(&roster(2)));
+    assert!(!early.has_changed().expect("the stream is open"), "other events are no rosters");
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use synod_core::membership::{
     GossipPhase, Member, MembershipCoordinatorState, MembershipSnapshot, NodeStatus, QuarantineEntry,
     QuarantineReason,
 };
-use synod_core::{Authority, MemberId, NodeId};
+use synod_core::{Authority, MemberId, NodeId, TimerInstant};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{MembershipCounters, MembershipDriver, MembershipDriverError};
@@ -31,13 +31,10 @@ pub struct MembershipTask<T> {
 }
 
 impl<T: GossipTransport + 'static> MembershipTask<T> {
-    /// Starts the task of a driver that was started with the time of `clock`. Of a stopped driver the task ends at
-    /// once.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
-    #[must_use = "dropping the last handle stops the task"]
-    pub fn spawn(driver: MembershipDriver<T>, clock: MonotonicClock) -> MembershipHandle {
+    /// The task of a driver that was started with the time of `clock`, for somebody who has a task already and wants to
+    /// take its turns there.
+    #[must_use = "dropping the last handle ends the task"]
+    pub(crate) fn new(driver: MembershipDriver<T>, clock: MonotonicClock) -> (Self, MembershipHandle) {
         let (command_sender, commands) = mpsc::channel(COMMANDS_MAX);
         let view = Arc::new(MembershipView::of(&driver));
         let (shown, shown_receiver) = watch::channel(Shown { view, exit: None });
@@ -48,12 +45,67 @@ impl<T: GossipTransport + 'static> MembershipTask<T> {
             counters: Arc::clone(driver.counters()),
         };
         let shown_mark = Mark::of(&driver);
-        tokio::spawn(Self { driver, clock, commands, shown, shown_mark }.run());
+        (Self { driver, clock, commands, shown, shown_mark }, handle)
+    }
+
+    /// Starts the task of a driver that was started with the time of `clock`. Of a stopped driver the task ends at
+    /// once.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[must_use = "dropping the last handle stops the task"]
+    pub fn spawn(driver: MembershipDriver<T>, clock: MonotonicClock) -> MembershipHandle {
+        let (task, handle) = Self::new(driver, clock);
+        tokio::spawn(task.run());
         handle
     }
 
-    async fn run(mut self) {
-        let exit = self.serve().await;
+    /// Waits for the next thing to happen and does what it takes. `Some` when the task is over: then
+    /// [`finish`](Self::finish) it.
+    ///
+    /// A cancelled turn loses nothing: whatever it has taken it carries out before it can be cancelled again.
+    pub(crate) async fn turn(&mut self) -> Option<MembershipExit> {
+        let Some(wake_at) = self.driver.wake_at() else { return Some(self.stopped_by_itself()) };
+        let inbound_ready = self.driver.inbound_ready();
+        // Each turn begins with the deadline of the last outcome. The timer comes first and what peers send comes last,
+        // so that no flood from outside can keep a node from its own duties.
+        let result = tokio::select! {
+            biased;
+            () = tokio::time::sleep_until(self.clock.instant(wake_at)) => self.driver.poll(self.clock.now()),
+            command = self.commands.recv() => match command {
+                None => return Some(MembershipExit::Abandoned),
+                Some(Command::Stop) => return Some(MembershipExit::Stopped),
+                Some(Command::Ask { request, reply }) => {
+                    let result = self.perform(request);
+                    // Whoever asked finds the effect in the view. That it may have gone away is its own affair.
+                    self.show();
+                    drop(reply.send(result.clone()));
+                    result
+                }
+            },
+            () = inbound_ready.notified() => self.driver.handle_inbound(self.clock.now()),
+        };
+        self.settle(result)
+    }
+
+    /// Runs whatever is due, without waiting. `Some` as in [`turn`](Self::turn).
+    pub(crate) fn poll(&mut self) -> Option<MembershipExit> {
+        let result = self.driver.poll(self.clock.now());
+        self.settle(result)
+    }
+
+    /// A sign of life of `member` arrived on another road. One of a life that the table does not hold alive means
+    /// nothing. `Some` as in [`turn`](Self::turn).
+    pub(crate) fn note_alive(&mut self, member: &MemberId) -> Option<MembershipExit> {
+        if !self.holds_alive(member) {
+            return None;
+        }
+        let result = self.driver.handle_heartbeat(member, self.clock.now());
+        self.settle(result)
+    }
+
+    /// Ends the task and tells the handles why.
+    pub(crate) fn finish(mut self, exit: MembershipExit) {
         if self.driver.is_running()
             && let Err(error) = self.driver.stop(self.clock.now())
         {
@@ -66,32 +118,40 @@ impl<T: GossipTransport + 'static> MembershipTask<T> {
         shown.send_replace(Shown { view: Arc::default(), exit: Some(exit) });
     }
 
-    async fn serve(&mut self) -> MembershipExit {
-        let inbound_ready = self.driver.inbound_ready();
-        // Each turn begins with the deadline of the last outcome. The timer comes first and what peers send comes last,
-        // so that no flood from outside can keep a node from its own duties.
-        while let Some(wake_at) = self.driver.wake_at() {
-            let result = tokio::select! {
-                biased;
-                () = tokio::time::sleep_until(self.clock.instant(wake_at)) => self.driver.poll(self.clock.now()),
-                command = self.commands.recv() => match command {
-                    None => return MembershipExit::Abandoned,
-                    Some(Command::Stop) => return MembershipExit::Stopped,
-                    Some(Command::Ask { request, reply }) => {
-                        let result = self.perform(request);
-                        // Whoever asked finds the effect in the view. That it may have gone away is its own affair.
-                        self.show();
-                        drop(reply.send(result.clone()));
-                        result
-                    }
-                },
-                () = inbound_ready.notified() => self.driver.handle_inbound(self.clock.now()),
-            };
-            if let Err(MembershipDriverError::LifeNotStored(error)) = result {
-                return MembershipExit::LifeNotStored(error);
+    /// When something is due next.
+    pub(crate) const fn wake_at(&self) -> Option<TimerInstant> {
+        self.driver.wake_at()
+    }
+
+    /// This node's name and life; `None` for clients and when stopped.
+    pub(crate) fn own(&self) -> Option<&MemberId> {
+        self.driver.coordinator().own()
+    }
+
+    /// Whether this life of `member` is still alive in the table.
+    pub(crate) fn holds_alive(&self, member: &MemberId) -> bool {
+        let record = self.driver.coordinator().record(&member.node);
+        record.is_some_and(|record| record.member == *member && !record.status.is_final())
+    }
+
+    async fn run(mut self) {
+        let exit = loop {
+            if let Some(exit) = self.turn().await {
+                break exit;
             }
-            self.show();
+        };
+        self.finish(exit);
+    }
+
+    fn settle(&mut self, result: Result<(), MembershipDriverError>) -> Option<MembershipExit> {
+        if let Err(MembershipDriverError::LifeNotStored(error)) = result {
+            return Some(MembershipExit::LifeNotStored(error));
         }
+        self.show();
+        self.driver.wake_at().is_none().then(|| self.stopped_by_itself())
+    }
+
+    fn stopped_by_itself(&self) -> MembershipExit {
         match self.driver.superseded().cloned() {
             Some((by, at)) => MembershipExit::Superseded { by, at },
             None => MembershipExit::Stopped,

@@ -9,10 +9,13 @@ use super::state::{ENTRY_OVERHEAD_BYTES, MEMBER_OVERHEAD_BYTES, TYPE_URL_BYTES_M
 use super::store::OWN_BYTES_KEPT;
 
 /// Settings of a [`Gossiper`](super::Gossiper).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct GossiperConfig {
     /// How often news is told. Shorter spreads sooner and costs more. 10 ms to 1 h. Default 500 ms.
     pub gossip_interval: Duration,
+    /// By which share of itself an interval is longer or shorter at random, so that nodes that were started together do
+    /// not speak all at once for ever. 0 to 0.5. Default 0.1.
+    pub interval_jitter: f64,
     /// How long a peer may take to answer. Longer suits slow links; until then the peer is not told more. 10 ms to 1 h.
     /// Default 2 s.
     pub gossip_request_timeout: Duration,
@@ -21,7 +24,7 @@ pub struct GossiperConfig {
     /// Of how many members one message speaks at most, this node included. 1 to 10 000. Default 50.
     pub gossip_max_send: usize,
     /// How long a member may be silent before it is blocked for good. Longer forgives more and reacts later. More than
-    /// `gossip_interval`, at most 1 day. Default 10 s.
+    /// the longest interval, at most 1 day. Default 10 s.
     pub heartbeat_expiration: Duration,
     /// How large one message may become, counted generously. Smaller bounds the burst, larger catches up sooner.
     /// 512 KiB to 64 MiB. Default 1 MiB.
@@ -41,6 +44,7 @@ impl Default for GossiperConfig {
     fn default() -> Self {
         Self {
             gossip_interval: Duration::from_millis(500),
+            interval_jitter: 0.1,
             gossip_request_timeout: Duration::from_secs(2),
             gossip_fan_out: 3,
             gossip_max_send: 50,
@@ -98,11 +102,14 @@ impl GossiperConfig {
                 return Err(GossiperConfigError::Count { field, value, min, max });
             }
         }
-        if self.heartbeat_expiration <= self.gossip_interval {
-            return Err(GossiperConfigError::ExpiresBeforeNextHeartbeat {
-                expiration: self.heartbeat_expiration,
-                interval: self.gossip_interval,
-            });
+        if !(0.0..=JITTER_MAX).contains(&self.interval_jitter) {
+            let value = self.interval_jitter;
+            return Err(GossiperConfigError::Share { field: "interval_jitter", value, max: JITTER_MAX });
+        }
+        let interval = self.gossip_interval.mul_f64(1.0 + self.interval_jitter);
+        if self.heartbeat_expiration <= interval {
+            let expiration = self.heartbeat_expiration;
+            return Err(GossiperConfigError::ExpiresBeforeNextHeartbeat { expiration, interval });
         }
         let mut keys: Vec<_> = self.heartbeat_keys.iter().chain(&self.leave_keys).collect();
         keys.sort();
@@ -118,7 +125,7 @@ impl GossiperConfig {
 }
 
 /// A setting is out of range. Nothing was started.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GossiperConfigError {
     /// A number is out of range.
@@ -145,12 +152,24 @@ pub enum GossiperConfigError {
         /// The longest value.
         max: Duration,
     },
+    /// A share is out of range.
+    #[error("{field} must be 0 to {max}, it is {value}")]
+    Share {
+        /// The field.
+        field: &'static str,
+        /// The refused value.
+        value: f64,
+        /// The largest value.
+        max: f64,
+    },
     /// Every member would be blocked between two of its heartbeats.
-    #[error("heartbeat_expiration must exceed gossip_interval ({interval:?}), it is {expiration:?}")]
+    #[error(
+        "heartbeat_expiration must exceed the longest gossip_interval ({interval:?}), it is {expiration:?}"
+    )]
     ExpiresBeforeNextHeartbeat {
         /// The refused expiration.
         expiration: Duration,
-        /// The interval.
+        /// The longest interval.
         interval: Duration,
     },
     /// A key appears twice in `heartbeat_keys` and `leave_keys`.
@@ -164,6 +183,8 @@ pub enum GossiperConfigError {
 /// Most heartbeat keys, and most leave keys.
 pub const RESERVED_KEYS_MAX: usize = 4;
 const HOUR: Duration = Duration::from_secs(3600);
+/// Largest jitter: beyond it a member could seem to be silent for several of its intervals.
+const JITTER_MAX: f64 = 0.5;
 /// Shortest timer of a gossiper.
 const DURATION_MIN: Duration = Duration::from_millis(10);
 /// Smallest bound on a message.
@@ -203,11 +224,14 @@ mod tests {
     #[test]
     fn a_setting_out_of_range_is_named() {
         type Break = fn(&mut GossiperConfig);
-        let broken: [(&str, Break); 14] = [
+        let broken: [(&str, Break); 17] = [
             ("gossip_interval", |c| c.gossip_interval = Duration::ZERO),
+            ("interval_jitter", |c| c.interval_jitter = 0.51),
+            ("interval_jitter", |c| c.interval_jitter = -0.01),
+            ("interval_jitter", |c| c.interval_jitter = f64::NAN),
             ("gossip_request_timeout", |c| c.gossip_request_timeout = Duration::ZERO),
             ("heartbeat_expiration", |c| c.heartbeat_expiration = HOUR * 25),
-            ("heartbeat_expiration", |c| c.heartbeat_expiration = c.gossip_interval),
+            ("heartbeat_expiration", |c| c.heartbeat_expiration = c.gossip_interval * 11 / 10),
             ("gossip_fan_out", |c| c.gossip_fan_out = 0),
             ("gossip_max_send", |c| c.gossip_max_send = 0),
             ("delta_bytes_max", |c| c.delta_bytes_max = DELTA_BYTES_MIN - 1),

@@ -8,7 +8,7 @@ use super::outcome::RequestToken;
 use super::store::{HEARTBEAT_BYTES_MAX, KEYS_PER_MEMBER_MAX, MEMBER_BYTES_MAX};
 
 /// A call was refused. The machine is as it was before.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GossiperError {
     /// A setting is out of range.

@@ -82,6 +82,15 @@ impl Gossiper {
         outcome
     }
 
+    /// Goes on as `own`, a new life of this node: what this node wrote, its checks and what it knows of others stay.
+    /// The old life is blocked, so that echoes of it are not taken for news of somebody else.
+    ///
+    /// # Errors
+    /// Refused while not running, and under an id that is blocked.
+    pub fn rejoin(&mut self, own: GossipMemberId, now: TimerInstant) -> Outcome {
+        self.running()?.step(now, |run, out| run.rejoin(own, out))
+    }
+
     /// Says goodbye to as many peers as a round goes to, and forgets everything. The outcome carries these last
     /// requests; the driver may wait for their answers but has nobody to tell.
     ///
@@ -209,7 +218,7 @@ impl Gossiper {
     }
 
     /// One round: blocks whoever was silent for too long, writes this node's heartbeat with `heartbeat` as its content,
-    /// and tells a few random peers what they lack. The next round is due an interval later.
+    /// and tells a few random peers what they lack. The next round is due an interval later, give or take the jitter.
     ///
     /// # Errors
     /// Refused while not running, and for a heartbeat that is too large.

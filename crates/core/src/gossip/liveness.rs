@@ -45,6 +45,11 @@ impl Liveness {
         }
     }
 
+    /// The member is this node itself now, whose silence nobody waits for.
+    pub(super) fn forget(&mut self, member: &GossipMemberId) {
+        self.alive_at.remove(member);
+    }
+
     /// This node itself was paused for that long before `now`, which is nobody's silence.
     pub(super) fn forgive(&mut self, pause: Duration, now: TimerInstant) {
         for at in self.alive_at.values_mut() {

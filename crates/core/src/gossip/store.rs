@@ -143,6 +143,17 @@ impl GossipStateStore {
         merge.belated.extend(belated.map(|sequence| (member.clone(), sequence)));
     }
 
+    /// This node goes on as `own` and takes along what it wrote; its numbers count on. Whatever others claimed about
+    /// that id is forgotten. Returns the id before.
+    pub(super) fn rename(&mut self, own: GossipMemberId) -> GossipMemberId {
+        self.remove(&own);
+        let old = core::mem::replace(&mut self.own, own.clone());
+        if let Some(written) = self.members.remove(&old) {
+            self.members.insert(own, written);
+        }
+        old
+    }
+
     /// Forgets everything about another member.
     pub(super) fn remove(&mut self, member: &GossipMemberId) {
         if *member != self.own
@@ -171,6 +182,11 @@ impl GossipStateStore {
     #[must_use]
     pub fn value(&self, member: &GossipMemberId, key: &GossipKey) -> Option<&GossipKeyValue> {
         self.members.get(member)?.state.get(key)
+    }
+
+    /// All entries of one member.
+    pub(super) fn member(&self, member: &GossipMemberId) -> Option<&GossipMemberState> {
+        self.members.get(member).map(|owner| &owner.state)
     }
 
     /// Everything that is held, in member order.

@@ -59,3 +59,37 @@ fn malformed_authorities_are_refused_with_the_reason() {
     let long = "h".repeat(AUTHORITY_BYTES_MAX);
     assert!(matches!(Authority::new(&format!("{long}:1")), Err(AuthorityError::TooLong { .. })));
 }
+
+#[test]
+fn a_member_id_is_read_back_from_what_it_is_written_as() {
+    for text in ["a#1", "node-1.eu_west#42", "a#9007199254740991"] {
+        assert_eq!(text.parse::<MemberId>().map(|member| member.to_string()), Ok(text.into()));
+    }
+    let cases = [
+        ("a", MemberIdError::MissingIncarnation),
+        ("", MemberIdError::MissingIncarnation),
+        ("#1", MemberIdError::Node(NodeIdError::Empty)),
+        ("a#b#1", MemberIdError::Node(NodeIdError::ForbiddenCharacter { character: '#' })),
+        ("a#", MemberIdError::NotANumber),
+        ("a#+1", MemberIdError::NotANumber),
+        ("a#-1", MemberIdError::NotANumber),
+        ("a#01", MemberIdError::NotANumber),
+        ("a#99999999999999999999", MemberIdError::NotANumber),
+        ("a#0", MemberIdError::Incarnation(IncarnationError::Zero)),
+        (
+            "a#9007199254740992",
+            MemberIdError::Incarnation(IncarnationError::TooLarge { value: INCARNATION_MAX + 1 }),
+        ),
+    ];
+    for (text, error) in cases {
+        assert_eq!(text.parse::<MemberId>(), Err(error), "{text:?}");
+    }
+}
+
+#[test]
+fn an_authority_is_a_host_and_a_port() {
+    for (text, host, port) in [("db1.example:8401", "db1.example", 8401), ("[::1]:1", "[::1]", 1)] {
+        let authority = Authority::new(text).expect("an authority");
+        assert_eq!((authority.host(), authority.port()), (host, port));
+    }
+}

@@ -243,3 +243,28 @@ fn every_setting_out_of_range_is_refused_by_name() {
     }
     assert_eq!(good.validate(), Ok(()));
 }
+
+/// Senders are told in bounded time, and the address is not given up: the next message tries again.
+#[test]
+fn an_address_that_never_answers_is_reported_once_and_tried_again_later() {
+    let config = OutboundConfig { connect_failures_max: 2, ..OutboundConfig::default() };
+    let mut pipeline = pipeline(config);
+    assert_eq!(pipeline.send(&peer(), 1, 10).connect, [peer()]);
+    let outcome = pipeline.handle_connect_failed(&peer(), at(0)).expect("it was asked for");
+    assert!(outcome.events.is_empty() && outcome.dead_letters.is_empty());
+    let again = outcome.wake_at.expect("it is tried again");
+    assert_eq!(pipeline.poll(again).connect, [peer()]);
+    let outcome = pipeline.handle_connect_failed(&peer(), again).expect("it was asked for");
+    assert_eq!(buried(&outcome), [(1, DeadLetterReason::Unreachable)]);
+    assert_eq!(outcome.events, [OutboundEvent::Unreachable { target: peer(), dead_letters: 1 }]);
+    // A message before the pause is over waits for its end, and its failure is no news.
+    let pause_over = outcome.wake_at.expect("a pause");
+    assert!(pipeline.send(&peer(), 2, 10).connect.is_empty());
+    assert_eq!(pipeline.poll(pause_over).connect, [peer()]);
+    let outcome = pipeline.handle_connect_failed(&peer(), pause_over).expect("it was asked for");
+    assert_eq!(buried(&outcome), [(2, DeadLetterReason::Unreachable)]);
+    assert_eq!(outcome.events, []);
+    // With nothing to send nobody connects, and after the pause the next message does at once.
+    assert!(pipeline.poll(outcome.wake_at.expect("a pause")).connect.is_empty());
+    assert_eq!(pipeline.send(&peer(), 3, 10).connect, [peer()]);
+}

@@ -3,6 +3,7 @@
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use super::{
     BlockReason, ConsensusCheckId, ConsensusChecker, GossipKey, GossipKeyValue, GossipMapKey, GossipMemberId,
@@ -89,6 +90,30 @@ impl Run {
         peers.insert(self.store.own().clone());
         self.touched.members |= self.members != peers;
         self.members = peers;
+        Ok(())
+    }
+
+    /// The old life is over for its peers, and this node must not take echoes of it for news of somebody else.
+    pub(super) fn rejoin(
+        &mut self,
+        own: GossipMemberId,
+        out: &mut GossiperOutcome,
+    ) -> Result<(), GossiperError> {
+        if self.liveness.is_blocked(&own) {
+            return Err(GossiperError::Blocked { member: own });
+        }
+        if own == *self.store.own() {
+            return Ok(());
+        }
+        self.marks.remove_peer(&own);
+        self.marks.forget_member(&own);
+        self.liveness.forget(&own);
+        let old = self.store.rename(own.clone());
+        if let Some(written) = self.store.member(&own) {
+            self.touched.keys.extend(written.iter().map(|(key, _)| key.clone()));
+        }
+        self.members.insert(own);
+        self.block(&old, BlockReason::Requested, out);
         Ok(())
     }
 
@@ -226,7 +251,7 @@ impl Run {
                 self.send(target, delta, now, out);
             }
         }
-        self.round_at = now + config.gossip_interval;
+        self.round_at = now + self.next_interval();
         Ok(())
     }
 
@@ -292,6 +317,12 @@ impl Run {
 
     pub(super) const fn next_ids(&self) -> (u64, u64) {
         (self.marks.next_token(), self.checks.next_id())
+    }
+
+    /// The interval, a little longer or shorter.
+    fn next_interval(&mut self) -> Duration {
+        let deviation = self.config.interval_jitter * (2.0 * self.rng.f64() - 1.0);
+        self.config.gossip_interval.mul_f64(1.0 + deviation)
     }
 
     /// Takes what is newer. False when something was refused that the sender should offer again.

@@ -56,6 +56,7 @@ struct Subject {
 impl Subject {
     /// Running as `name`, in a cluster of itself and `others`.
     fn with_config(name: &str, others: &[&str], config: GossiperConfig) -> Self {
+        let config = GossiperConfig { interval_jitter: 0.0, ..config };
         let mut gossiper = Gossiper::new(config).expect("valid settings");
         let now = TimerInstant::from_millis(1_000);
         gossiper.start(id(name), 7, now).expect("it starts");

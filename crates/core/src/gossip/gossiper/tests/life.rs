@@ -51,6 +51,53 @@ fn a_round_is_due_once_per_interval() {
     assert!(a.gossiper.poll(a.now + Duration::from_millis(500)).expect("it runs").round_due);
 }
 
+/// Nodes that were started together drift apart, but never by more than the settings say.
+#[test]
+fn an_interval_is_a_little_longer_or_shorter_at_random() {
+    let config = GossiperConfig { interval_jitter: 0.2, ..GossiperConfig::default() };
+    let mut a = Gossiper::new(config).expect("valid settings");
+    let mut now = TimerInstant::ZERO;
+    a.start(id("a"), 7, now).expect("it starts");
+    let mut pauses = Vec::new();
+    for _ in 0..200 {
+        let due = a.round(&value(""), now).expect("it runs").wake_at.expect("it runs");
+        pauses.push(due.saturating_since(now).as_millis());
+        now = due;
+    }
+    let (shortest, longest) = (pauses.iter().min().copied(), pauses.iter().max().copied());
+    assert!((Some(400)..Some(420)).contains(&shortest) && (Some(580)..=Some(600)).contains(&longest));
+}
+
+/// A node that begins a new life without a restart keeps what it wrote and is somebody else to its peers.
+#[test]
+fn a_new_life_takes_along_what_was_written_and_nothing_of_the_old_id() {
+    let mut a = Subject::new("a#1", &["a#1", "b"]);
+    a.set("k", "x");
+    a.gossiper.set_map_value(&key("m"), &map_key("e"), b"entry", a.now).expect("room");
+    let same = |bytes: &[u8]| Ok(bytes.to_vec());
+    let (check, outcome) =
+        a.gossiper.register_consensus_check(ConsensusChecker::new(key("k"), same), a.now).expect("room");
+    assert_eq!(outcome.events, [], "b says nothing yet");
+    let told = a.round();
+    a.answer(&told);
+
+    let outcome = a.gossiper.rejoin(id("a#2"), a.now).expect("a fresh id");
+    assert_eq!(
+        outcome.events,
+        [GossiperEvent::Blocked { member: id("a#1"), reason: BlockReason::Requested }]
+    );
+    assert_eq!(a.values("k"), [("a#2".into(), "x".into())]);
+    assert_eq!(a.gossiper.map_value(&key("m"), &map_key("e")).as_deref(), Some(&b"entry"[..]));
+    // What b holds of the old life says nothing about the new one: everything is told again.
+    assert_eq!(speaks_of(&a.round().requests[0].state), [("a#2".into(), 3)]);
+    // Echoes of the old life are ignored, and the check goes on with the new one.
+    let outcome = a.hear("b", &[("a#1", "k", "y", 99), ("b", "k", "x", 1)]);
+    assert_eq!(outcome.updates.len(), 1);
+    assert_eq!(a.gossiper.consensus(check), Some(&[b"x".to_vec()][..]));
+    // There is no way back.
+    assert_eq!(a.gossiper.rejoin(id("a#1"), a.now), Err(GossiperError::Blocked { member: id("a#1") }));
+}
+
 /// R2.2, R6.1, R6.2: the heartbeat is rewritten each round with what the driver counted.
 #[test]
 fn each_round_refreshes_the_heartbeat_under_all_its_keys() {

@@ -1,0 +1,702 @@
+//! Remoting: actors on this node, and messages between nodes.
+//!
+//! A [`Remote`] is a post office. It has a listener for what comes in, one association per peer for what goes out, and a
+//! registry of everybody who receives mail here. It speaks protoactor-go's protocol, so its peers may be Go nodes of
+//! either dialect:
+//!
+//! ```text
+//!   send ──► local? ──► process ──► mailbox ──► Actor::receive
+//!      └───► peer?  ──► link (two lanes) ──► frames ──► connection        (core::outbound decides when to connect,
+//!                                                                          what waits, and what is a dead letter)
+//!   listener ──► stream ──► frames ──► letters, grouped by target ──► process
+//! ```
+//!
+//! Messages from one sender to one target keep their order and arrive at most once. What cannot be delivered becomes a
+//! dead letter: it is counted, published, and answered with a `DeadLetterResponse`, so that nobody waits in vain.
+
+mod actor;
+mod associations;
+mod client;
+mod codec;
+mod config;
+mod counters;
+mod link;
+mod mailbox;
+mod message;
+mod pid;
+mod process;
+mod requests;
+mod server;
+mod socket;
+mod watches;
+
+pub use actor::{Actor, ActorContext};
+pub use config::{RemoteConfig, RemoteConfigError};
+pub use counters::RemoteCounters;
+pub use link::Lane;
+pub use message::{DecodeMessageError, Message, TypeName};
+pub use pid::Pid;
+pub use process::{Letter, Process, ProcessEnded, RegisterError, SystemMessage};
+pub use requests::RequestError;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use prost::Name;
+use synod_core::membership::ClusterEvent;
+use synod_core::outbound::{AssociationState, DeadLetterReason, OutboundPipeline};
+use synod_core::remote::RemoteEvent;
+use synod_core::{Authority, TimerInstant};
+use synod_wire::actor::{DeadLetterResponse, PoisonPill, Stop, Terminated, TerminatedReason, Unwatch, Watch};
+use synod_wire::limits::ACTOR_ID_BYTES_MAX;
+use synod_wire::names;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+use crate::clock::MonotonicClock;
+use crate::event_stream::EventStream;
+use crate::lock;
+use counters::add;
+use link::{LaneBounds, Link, Outgoing};
+use mailbox::Mailbox;
+use pid::AutoIds;
+use process::ProcessRegistry;
+use requests::{PendingRequest, PendingRequests};
+use watches::Watches;
+
+/// The post office of one node. Clones are the same one. It runs until [`shutdown`](Self::shutdown).
+#[derive(Clone)]
+pub struct Remote {
+    inner: Arc<Inner>,
+}
+
+impl Remote {
+    /// Binds the listener and starts. `member_id` is what peers know this life of the node by.
+    ///
+    /// # Errors
+    /// A setting out of range, or an address that cannot be listened on. Nothing runs then.
+    pub async fn start(
+        config: RemoteConfig,
+        member_id: &str,
+        events: EventStream,
+    ) -> Result<Self, RemoteStartError> {
+        config.validate()?;
+        let listener = TcpListener::bind(config.bind)
+            .await
+            .map_err(|source| RemoteStartError::Bind { address: config.bind.to_string(), source })?;
+        let bound = listener
+            .local_addr()
+            .map_err(|source| RemoteStartError::Bind { address: config.bind.to_string(), source })?;
+        let authority = config.advertised_at(bound)?;
+        let seed = RandomState::new().hash_one(authority.as_str());
+        let machine =
+            OutboundPipeline::new(config.outbound.clone(), seed).map_err(RemoteConfigError::from)?;
+        let address: Arc<str> = Arc::from(authority.as_str());
+        let auto_ids = AutoIds::default();
+        let requests = Arc::new(PendingRequests::new(config.requests_max));
+        let requests_pid =
+            Pid::new(Arc::clone(&address), auto_ids.next(names::ACTOR_PREFIX_FUTURE.trim_end_matches('$')));
+        let inner = Arc::new(Inner {
+            bounds: LaneBounds {
+                messages_max: config.lane_messages_max,
+                bytes_max: config.lane_bytes_max,
+                overflow: config.outbound.overflow,
+            },
+            processes: ProcessRegistry::new(config.processes_max),
+            config,
+            address,
+            authority,
+            member_id: RwLock::new(Arc::from(member_id)),
+            blocked: RwLock::default(),
+            requests,
+            requests_pid,
+            auto_ids,
+            links: RwLock::default(),
+            machine: Mutex::new(machine),
+            wake_at: Mutex::default(),
+            timer: Notify::new(),
+            watches: Mutex::default(),
+            clock: MonotonicClock::start(),
+            counters: Arc::default(),
+            events,
+            told: Mutex::default(),
+            tasks: Mutex::default(),
+            shutdown: watch::Sender::new(false),
+            connections: AtomicU64::new(0),
+        });
+        // A fresh registry has room, and nobody has the name.
+        let pending: Arc<dyn Process> = Arc::clone(&inner.requests) as Arc<dyn Process>;
+        drop(inner.processes.add(&inner.requests_pid.shared_id(), pending));
+        inner.spawn(server::accept(Arc::clone(&inner), listener));
+        inner.spawn(Arc::clone(&inner).run_timer());
+        Ok(Self { inner })
+    }
+
+    /// Starts an actor under a name of its own choosing.
+    ///
+    /// # Errors
+    /// The name is taken or no name, or there are too many actors.
+    pub fn spawn_named<A: Actor>(&self, id: &str, actor: A) -> Result<Pid, RegisterError> {
+        check_name(id)?;
+        self.spawn_actor(id, actor)
+    }
+
+    /// Starts an actor under the next free name: `$1`, `$2`, …
+    ///
+    /// # Errors
+    /// There are too many actors.
+    pub fn spawn<A: Actor>(&self, actor: A) -> Result<Pid, RegisterError> {
+        self.spawn_actor(&self.inner.auto_ids.next(""), actor)
+    }
+
+    /// Starts an actor under `prefix` and the next free number.
+    ///
+    /// # Errors
+    /// The prefix is no name, or there are too many actors.
+    pub fn spawn_prefixed<A: Actor>(&self, prefix: &str, actor: A) -> Result<Pid, RegisterError> {
+        check_name(prefix)?;
+        self.spawn_actor(&self.inner.auto_ids.next(prefix), actor)
+    }
+
+    /// Enters a process that is no actor.
+    ///
+    /// # Errors
+    /// As [`spawn_named`](Self::spawn_named).
+    pub fn register(&self, id: &str, process: Arc<dyn Process>) -> Result<Pid, RegisterError> {
+        check_name(id)?;
+        if *self.inner.shutdown.borrow() {
+            return Err(RegisterError::ShutDown);
+        }
+        let pid = Pid::new(Arc::clone(&self.inner.address), id);
+        self.inner.processes.add(&pid.shared_id(), process)?;
+        Ok(pid)
+    }
+
+    /// Takes a process out again. Returns whether there was one.
+    pub fn unregister(&self, id: &str) -> bool {
+        self.inner.processes.remove(id).is_some()
+    }
+
+    /// Sends a message. It returns at once: the message is in the mailbox of an actor of this node, or waits for its
+    /// connection.
+    ///
+    /// # Errors
+    /// The message was not taken for delivery. What is lost later becomes a dead letter.
+    pub fn send(&self, target: &Pid, message: Message) -> Result<(), SendError> {
+        self.inner.send(Lane::User, target, message)
+    }
+
+    /// Sends a message on a lane of choice.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_on(&self, lane: Lane, target: &Pid, message: Message) -> Result<(), SendError> {
+        self.inner.send(lane, target, message)
+    }
+
+    /// Sends a message as soon as there is room for it. This is how to send a lot.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send), but never because a queue is full.
+    pub async fn feed(&self, target: &Pid, message: Message) -> Result<(), SendError> {
+        loop {
+            match self.inner.send(Lane::User, target, message.clone()) {
+                Err(SendError::Refused { reason: DeadLetterReason::QueueFull, .. }) => {}
+                other => return other,
+            }
+            self.inner.room_for(target).await;
+        }
+    }
+
+    /// Sends a message and waits for the answer.
+    ///
+    /// # Errors
+    /// [`RequestError`] says whether the request may have been handled.
+    pub async fn request(
+        &self,
+        target: &Pid,
+        message: Message,
+        timeout: Duration,
+    ) -> Result<Message, RequestError> {
+        self.request_on(Lane::User, target, message, timeout).await
+    }
+
+    /// Sends a message on a lane of choice and waits for the answer.
+    ///
+    /// # Errors
+    /// As [`request`](Self::request).
+    pub async fn request_on(
+        &self,
+        lane: Lane,
+        target: &Pid,
+        message: Message,
+        timeout: Duration,
+    ) -> Result<Message, RequestError> {
+        let inner = &self.inner;
+        let (id, answer) =
+            inner.requests.begin().ok_or(RequestError::TooManyRequests { max: inner.config.requests_max })?;
+        let _pending = PendingRequest { requests: &inner.requests, id };
+        let sender = inner.requests_pid.clone().with_request_id(id);
+        inner.send(lane, target, message.with_sender(sender))?;
+        match tokio::time::timeout(timeout, answer).await {
+            Ok(Ok(Ok(answer))) => Ok(answer),
+            Ok(Ok(Err(_))) => Err(RequestError::DeadLetter { target: target.clone() }),
+            Ok(Err(_)) => Err(RequestError::ShutDown { target: target.clone() }),
+            Err(_) => Err(RequestError::Timeout { target: target.clone() }),
+        }
+    }
+
+    /// Sends a message and waits for an `R`.
+    ///
+    /// # Errors
+    /// As [`request`](Self::request), and when the answer is something else.
+    pub async fn ask<R: prost::Message + Name + Default>(
+        &self,
+        target: &Pid,
+        message: Message,
+        timeout: Duration,
+    ) -> Result<R, RequestError> {
+        Ok(self.request(target, message, timeout).await?.decode()?)
+    }
+
+    /// Stops an actor now; what it has not read becomes dead letters.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn stop(&self, target: &Pid) -> Result<(), SendError> {
+        self.send(target, Message::new(&Stop {}))
+    }
+
+    /// Stops an actor after the messages that were sent before.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn poison(&self, target: &Pid) -> Result<(), SendError> {
+        self.send(target, Message::new(&PoisonPill {}))
+    }
+
+    /// Keeps an address out for a time, or until it is released.
+    pub fn quarantine(&self, authority: &Authority, reason: &str, pause: Option<Duration>) {
+        self.inner.quarantine(authority, reason, pause);
+    }
+
+    /// Lets an address in again.
+    pub fn release(&self, authority: &Authority) {
+        self.inner.release(authority);
+    }
+
+    /// The node at `authority` is gone: what waits for it becomes dead letters, and whoever watches an actor there hears
+    /// of its end.
+    pub fn depart(&self, authority: &Authority) {
+        self.inner.depart(authority);
+    }
+
+    /// Where an address stands, and how many messages wait for it.
+    #[must_use]
+    pub fn association(&self, authority: &Authority) -> (AssociationState, usize) {
+        self.inner.association(authority)
+    }
+
+    /// What peers know this life of the node by from now on. Streams that stand are not told.
+    pub fn set_member_id(&self, member_id: &str) {
+        *self.inner.member_id.write().unwrap_or_else(PoisonError::into_inner) = Arc::from(member_id);
+    }
+
+    /// The members whose messages are ignored from now on.
+    pub fn set_blocked(&self, members: BTreeSet<String>) {
+        *self.inner.blocked.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(members);
+    }
+
+    /// Where peers reach this node.
+    #[must_use]
+    pub fn authority(&self) -> &Authority {
+        &self.inner.authority
+    }
+
+    /// The actor `id` of this node, whether it exists or not.
+    #[must_use]
+    pub fn pid(&self, id: &str) -> Pid {
+        Pid::new(Arc::clone(&self.inner.address), id)
+    }
+
+    /// What went over the connections.
+    #[must_use]
+    pub fn counters(&self) -> &RemoteCounters {
+        &self.inner.counters
+    }
+
+    /// How many processes receive mail here, those of the node itself included.
+    #[must_use]
+    pub fn process_count(&self) -> usize {
+        self.inner.processes.len()
+    }
+
+    /// How many requests wait for an answer.
+    #[must_use]
+    pub fn pending_requests(&self) -> usize {
+        self.inner.requests.len()
+    }
+
+    /// Ends all actors, sends what is queued (at most for `patience`), says goodbye to the peers and releases everything.
+    /// Returns whether everything ended in time; what did not was cut off. Harmless when it is shut down.
+    pub async fn shutdown(&self, patience: Duration) -> bool {
+        let inner = &self.inner;
+        let deadline = tokio::time::Instant::now() + patience;
+        for process in inner.processes.all() {
+            // What has ended already needs no telling.
+            drop(process.tell(SystemMessage::Stop));
+        }
+        let flushed = tokio::time::timeout_at(deadline, inner.flushed()).await.is_ok();
+        inner.shutdown.send_replace(true);
+        let mut tasks = std::mem::take(&mut *lock(&inner.tasks));
+        let ended =
+            tokio::time::timeout_at(deadline + GOODBYE, async { while tasks.join_next().await.is_some() {} });
+        let ended = ended.await.is_ok();
+        tasks.shutdown().await;
+        flushed && ended
+    }
+
+    fn spawn_actor<A: Actor>(&self, id: &str, actor: A) -> Result<Pid, RegisterError> {
+        let mailbox = Arc::new(Mailbox::new(self.inner.config.mailbox_messages_max));
+        if *self.inner.shutdown.borrow() {
+            return Err(RegisterError::ShutDown);
+        }
+        let pid = Pid::new(Arc::clone(&self.inner.address), id);
+        self.inner.processes.add(&pid.shared_id(), Arc::clone(&mailbox) as Arc<dyn Process>)?;
+        self.inner.spawn(actor::run(actor, self.clone(), pid.clone(), mailbox));
+        Ok(pid)
+    }
+
+    fn watch(&self, watcher: &Pid, other: &Pid) {
+        self.inner.watch(watcher, other);
+    }
+
+    fn unwatch(&self, watcher: &Pid, other: &Pid) {
+        self.inner.unwatch(watcher, other);
+    }
+
+    fn tell_terminated(&self, watcher: &Pid, who: &Pid, why: TerminatedReason) {
+        self.inner.tell_terminated(watcher, who, why);
+    }
+
+    fn bury(&self, target: &Pid, message: Message, reason: DeadLetterReason) {
+        self.inner.bury(target, message, reason);
+    }
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remote")
+            .field("authority", &self.inner.authority)
+            .field("processes", &self.inner.processes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A message was not taken for delivery.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The address of the target is not a canonical `host:port`.
+    #[error("{address:?} is no host:port in its usual spelling; nothing was sent")]
+    InvalidAddress {
+        /// The address.
+        address: String,
+    },
+    /// There is no room, no such actor, or no way. The sender is told here instead of by a dead letter.
+    #[error("a message to {target} was not taken: {reason:?}")]
+    Refused {
+        /// The target.
+        target: Pid,
+        /// Why.
+        reason: DeadLetterReason,
+    },
+    /// The node has shut down.
+    #[error("the node has shut down; nothing was sent")]
+    ShutDown,
+}
+
+/// A node was not started. Nothing runs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteStartError {
+    /// A setting is out of range.
+    #[error(transparent)]
+    Config(#[from] RemoteConfigError),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; nothing was started")]
+    Bind {
+        /// The address.
+        address: String,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// Which messages concern an actor itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SystemKind {
+    Stop,
+    Terminated,
+    Unwatch,
+    User,
+    Watch,
+}
+
+impl SystemKind {
+    fn of(type_name: &str) -> Self {
+        match type_name {
+            names::STOP => Self::Stop,
+            names::TERMINATED => Self::Terminated,
+            names::UNWATCH => Self::Unwatch,
+            names::WATCH => Self::Watch,
+            _ => Self::User,
+        }
+    }
+}
+
+/// Everything behind the handles and tasks of a node.
+struct Inner {
+    config: RemoteConfig,
+    bounds: LaneBounds,
+    address: Arc<str>,
+    authority: Authority,
+    member_id: RwLock<Arc<str>>,
+    blocked: RwLock<Arc<BTreeSet<String>>>,
+    processes: ProcessRegistry,
+    requests: Arc<PendingRequests>,
+    requests_pid: Pid,
+    auto_ids: AutoIds,
+    links: RwLock<HashMap<Arc<str>, Arc<Link>>>,
+    /// Taken before the lock of a lane, never after.
+    machine: Mutex<OutboundPipeline<Outgoing>>,
+    wake_at: Mutex<Option<TimerInstant>>,
+    timer: Notify,
+    watches: Mutex<Watches>,
+    clock: MonotonicClock,
+    counters: Arc<RemoteCounters>,
+    events: EventStream,
+    told: Mutex<Told>,
+    tasks: Mutex<JoinSet<()>>,
+    shutdown: watch::Sender<bool>,
+    connections: AtomicU64,
+}
+
+/// How many dead letters and refusals were published lately.
+#[derive(Debug, Default)]
+struct Told {
+    since: Option<TimerInstant>,
+    count: usize,
+}
+
+impl Inner {
+    fn send(self: &Arc<Self>, lane: Lane, target: &Pid, message: Message) -> Result<(), SendError> {
+        if target.address() == &*self.address {
+            return self.deliver_local(target, message);
+        }
+        if *self.shutdown.borrow() {
+            return Err(SendError::ShutDown);
+        }
+        self.send_out(Outgoing { lane, target: target.clone(), message })
+    }
+
+    fn deliver_local(self: &Arc<Self>, target: &Pid, message: Message) -> Result<(), SendError> {
+        let kind = SystemKind::of(message.type_name.as_str());
+        if kind != SystemKind::User {
+            if self.deliver_system(target, kind, &message) {
+                return Ok(());
+            }
+            let reason = DeadLetterReason::Unsendable(format!("a {} that says nothing", message.type_name));
+            return Err(SendError::Refused { target: target.clone(), reason });
+        }
+        let Some(process) = self.processes.find(target.id()) else {
+            self.bury(target, message, DeadLetterReason::NoSuchActor);
+            return Ok(());
+        };
+        let mut letters = VecDeque::from([Letter { request_id: target.request_id(), message }]);
+        let delivered = process.deliver(&mut letters);
+        match (delivered, letters.pop_front()) {
+            (_, None) => Ok(()),
+            (Ok(()), Some(letter)) => {
+                self.count_dead_letter(target, &letter.message, &DeadLetterReason::QueueFull);
+                let reason = DeadLetterReason::QueueFull;
+                Err(SendError::Refused { target: target.clone(), reason })
+            }
+            (Err(_), Some(letter)) => {
+                self.bury(target, letter.message, DeadLetterReason::NoSuchActor);
+                Ok(())
+            }
+        }
+    }
+
+    /// Tells an actor of this node something about itself. Returns false when the message says nothing.
+    fn deliver_system(self: &Arc<Self>, target: &Pid, kind: SystemKind, message: &Message) -> bool {
+        let told = match kind {
+            SystemKind::User => return false,
+            SystemKind::Stop => SystemMessage::Stop,
+            SystemKind::Watch => match message.decode::<Watch>() {
+                Ok(Watch { watcher: Some(watcher) }) => SystemMessage::Watch(Pid::from(&watcher)),
+                _ => return false,
+            },
+            SystemKind::Unwatch => match message.decode::<Unwatch>() {
+                Ok(Unwatch { watcher: Some(watcher) }) => SystemMessage::Unwatch(Pid::from(&watcher)),
+                _ => return false,
+            },
+            SystemKind::Terminated => match message.decode::<Terminated>() {
+                Ok(Terminated { who: Some(who), why }) => {
+                    let who = Pid::from(&who);
+                    lock(&self.watches).remove(target, &who);
+                    let why = TerminatedReason::try_from(why).unwrap_or(TerminatedReason::Stopped);
+                    SystemMessage::Terminated { who, why }
+                }
+                _ => return false,
+            },
+        };
+        let process = self.processes.find(target.id());
+        let heard = process.is_some_and(|process| process.tell(told.clone()).is_ok());
+        if !heard && let SystemMessage::Watch(watcher) = told {
+            self.tell_terminated(&watcher, target, TerminatedReason::NotFound);
+        }
+        true
+    }
+
+    /// A message reaches nobody: counts and publishes it, and tells its sender.
+    fn bury(self: &Arc<Self>, target: &Pid, message: Message, reason: DeadLetterReason) {
+        self.count_dead_letter(target, &message, &reason);
+        let Some(sender) = message.sender.as_ref() else { return };
+        if message.is::<DeadLetterResponse>()
+            || sender.id() == target.id() && sender.address() == target.address()
+        {
+            return;
+        }
+        let answer = Message::new(&DeadLetterResponse { target: Some(target.into()) });
+        // The sender may be as unreachable as the target; it has been counted then.
+        drop(self.send(Lane::User, sender, answer));
+    }
+
+    fn count_dead_letter(&self, target: &Pid, message: &Message, reason: &DeadLetterReason) {
+        add(&self.counters.dead_letters, 1);
+        if self.may_tell() {
+            tracing::debug!(%target, type_name = %message.type_name, ?reason, "a dead letter");
+            self.publish(RemoteEvent::DeadLetter {
+                authority: target.address().to_owned(),
+                actor: target.id().to_owned(),
+                type_name: message.type_name.to_string(),
+                reason: reason.clone(),
+            });
+        }
+    }
+
+    /// A peer sent something that cannot be used.
+    fn refuse(&self, peer: &str, problem: &str) {
+        if self.may_tell() {
+            tracing::warn!(peer, problem, "a peer sent something that cannot be used");
+            self.publish(RemoteEvent::InputRefused { peer: peer.to_owned(), problem: problem.to_owned() });
+        }
+    }
+
+    /// A flood of bad input must not become a flood of events; the counters know it all.
+    fn may_tell(&self) -> bool {
+        let now = self.clock.now();
+        let mut told = lock(&self.told);
+        if told.since.is_none_or(|since| now.saturating_since(since) >= TOLD_PERIOD) {
+            *told = Told { since: Some(now), count: 0 };
+        }
+        told.count += 1;
+        told.count <= TOLD_MAX
+    }
+
+    fn publish(&self, event: RemoteEvent) {
+        self.events.publish(ClusterEvent::Remote { event, observed_at: self.clock.now() });
+    }
+
+    /// Waits until a target may have room again.
+    async fn room_for(&self, target: &Pid) {
+        let room = async {
+            if target.address() == &*self.address {
+                match self.processes.find(target.id()).and_then(|process| process.room()) {
+                    Some(room) => room.notified().await,
+                    None => tokio::task::yield_now().await,
+                }
+            } else if let Some(link) = self.link(target.address()) {
+                link.room(Lane::User).await;
+            }
+        };
+        // Room may appear between the refusal and this wait, and a backlog of the machine says nothing when it shrinks.
+        drop(tokio::time::timeout(ROOM_PAUSE, room).await);
+    }
+
+    /// Waits until nothing is queued for any peer.
+    async fn flushed(&self) {
+        loop {
+            let waiting: Vec<_> = self.links().values().filter(|link| link.queued() > 0).cloned().collect();
+            if waiting.is_empty() {
+                return;
+            }
+            tokio::time::sleep(ROOM_PAUSE).await;
+        }
+    }
+
+    /// The link to a peer that said where it is.
+    fn link_to(&self, address: &str) -> Option<Arc<Link>> {
+        self.link(address).or_else(|| self.make_link(address).ok())
+    }
+
+    fn member_id(&self) -> Arc<str> {
+        Arc::clone(&self.member_id.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn blocked(&self) -> Arc<BTreeSet<String>> {
+        Arc::clone(&self.blocked.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn is_blocked(&self, member_id: &str) -> bool {
+        self.blocked.read().unwrap_or_else(PoisonError::into_inner).contains(member_id)
+    }
+
+    /// Runs a task of this node, which ends with it.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = lock(&self.tasks);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
+    }
+}
+
+/// Waits for the end of the node.
+async fn shut_down(shutdown: &mut watch::Receiver<bool>) {
+    // The sender lives as long as the node; without it there is nothing left to wait for.
+    drop(shutdown.wait_for(|down| *down).await);
+}
+
+fn check_name(id: &str) -> Result<(), RegisterError> {
+    let problem = if id.is_empty() {
+        "it is empty"
+    } else if id.len() > ACTOR_ID_BYTES_MAX {
+        "it is too long"
+    } else if id.starts_with(names::ACTOR_PREFIX_FUTURE) || id.starts_with(names::ACTOR_PREFIX_GUARDIAN) {
+        "it belongs to requests and guardians"
+    } else if id.chars().any(char::is_control) {
+        "it has a control character"
+    } else {
+        return Ok(());
+    };
+    Err(RegisterError::InvalidName { id: id.to_owned(), problem })
+}
+
+/// What a node says it runs.
+const RUNTIME: &str = concat!("synod/", env!("CARGO_PKG_VERSION"));
+/// How many dead letters and refusals are published …
+const TOLD_MAX: usize = 32;
+/// … in such a time.
+const TOLD_PERIOD: Duration = Duration::from_secs(1);
+/// How long whoever waits for room waits before looking again.
+const ROOM_PAUSE: Duration = Duration::from_millis(5);
+/// What the goodbyes of a shutdown may take besides the patience for what is queued.
+const GOODBYE: Duration = Duration::from_secs(3);

@@ -1,0 +1,216 @@
+//! Actors: one mailbox, one message at a time, and an end that is told to whoever watches.
+//!
+//! An [`Actor`] is a value with an async `receive`. It runs as a tokio task of its own. It ends when it is told to stop
+//! (now), poisoned (after the messages before the pill), when it asks for it, or when it panics; whatever is unread then
+//! becomes dead letters, so that nobody waits for an answer that cannot come.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use synod_core::outbound::DeadLetterReason;
+use synod_wire::actor::{PoisonPill, Terminated, TerminatedReason, Touch, Touched};
+
+use super::mailbox::Mailbox;
+use super::message::Message;
+use super::pid::Pid;
+use super::process::{Letter, SystemMessage};
+use super::{Remote, SendError};
+
+/// Behaviour with a mailbox.
+pub trait Actor: Send + 'static {
+    /// Takes one message. The next one waits until this is done.
+    fn receive(&mut self, context: &mut ActorContext, message: Message) -> impl Future<Output = ()> + Send;
+
+    /// An actor that this one watches has ended.
+    fn terminated(
+        &mut self,
+        _context: &mut ActorContext,
+        _who: Pid,
+        _why: TerminatedReason,
+    ) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
+    /// The actor ends; it receives no more.
+    fn stopped(&mut self, _context: &mut ActorContext) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+}
+
+/// What an actor can do besides computing.
+pub struct ActorContext {
+    remote: Remote,
+    own: Pid,
+    sender: Option<Pid>,
+    watchers: BTreeSet<Pid>,
+    watched: BTreeSet<Pid>,
+    stopping: bool,
+}
+
+impl ActorContext {
+    /// The name of this actor.
+    #[must_use]
+    pub const fn own(&self) -> &Pid {
+        &self.own
+    }
+
+    /// Who wants the answer to the message at hand.
+    #[must_use]
+    pub const fn sender(&self) -> Option<&Pid> {
+        self.sender.as_ref()
+    }
+
+    /// The node that this actor lives on.
+    #[must_use]
+    pub const fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    /// Answers the message at hand. Nothing happens when nobody wants an answer.
+    ///
+    /// # Errors
+    /// The answer was not taken for delivery.
+    pub fn respond(&self, answer: Message) -> Result<(), SendError> {
+        match &self.sender {
+            Some(sender) => self.remote.send(sender, answer),
+            None => Ok(()),
+        }
+    }
+
+    /// Wants to hear when `other` ends.
+    pub fn watch(&mut self, other: &Pid) {
+        if self.watched.len() < WATCHES_MAX && self.watched.insert(other.clone()) {
+            self.remote.watch(&self.own, other);
+        }
+    }
+
+    /// No longer wants to hear of it.
+    pub fn unwatch(&mut self, other: &Pid) {
+        if self.watched.remove(other) {
+            self.remote.unwatch(&self.own, other);
+        }
+    }
+
+    /// Ends after the message at hand.
+    pub const fn stop(&mut self) {
+        self.stopping = true;
+    }
+}
+
+impl fmt::Debug for ActorContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ActorContext").field("own", &self.own).finish_non_exhaustive()
+    }
+}
+
+/// Runs `actor` until it ends.
+pub(super) async fn run<A: Actor>(mut actor: A, remote: Remote, own: Pid, mailbox: Arc<Mailbox>) {
+    let mut context = ActorContext {
+        remote,
+        own,
+        sender: None,
+        watchers: BTreeSet::new(),
+        watched: BTreeSet::new(),
+        stopping: false,
+    };
+    let mut letters = VecDeque::new();
+    let lived = unless_panicked(live(&mut actor, &mut context, &mailbox, &mut letters)).await;
+    context.remote.unregister(context.own.id());
+    let (unread, unheard) = mailbox.close();
+    let ended = match lived {
+        Ok(()) => unless_panicked(actor.stopped(&mut context)).await,
+        Err(panicked) => Err(panicked),
+    };
+    if ended.is_err() {
+        tracing::error!(actor = %context.own, "the actor panicked and was ended");
+    }
+    for message in unheard {
+        match message {
+            SystemMessage::Watch(watcher) => drop(context.watchers.insert(watcher)),
+            SystemMessage::Unwatch(watcher) => drop(context.watchers.remove(&watcher)),
+            SystemMessage::Stop | SystemMessage::Terminated { .. } => {}
+        }
+    }
+    for watcher in &context.watchers {
+        context.remote.tell_terminated(watcher, &context.own, TerminatedReason::Stopped);
+    }
+    for watched in &context.watched {
+        context.remote.unwatch(&context.own, watched);
+    }
+    for letter in letters.into_iter().chain(unread) {
+        context.remote.bury(&context.own, letter.message, DeadLetterReason::NoSuchActor);
+    }
+}
+
+async fn live<A: Actor>(
+    actor: &mut A,
+    context: &mut ActorContext,
+    mailbox: &Mailbox,
+    letters: &mut VecDeque<Letter>,
+) {
+    loop {
+        while let Some(message) = mailbox.take_system() {
+            match message {
+                SystemMessage::Stop => return,
+                SystemMessage::Watch(watcher) => {
+                    if context.watchers.len() < WATCHES_MAX {
+                        context.watchers.insert(watcher);
+                    }
+                }
+                SystemMessage::Unwatch(watcher) => drop(context.watchers.remove(&watcher)),
+                SystemMessage::Terminated { who, why } => {
+                    context.watched.remove(&who);
+                    context.sender = None;
+                    actor.terminated(context, who, why).await;
+                }
+            }
+        }
+        let Some(letter) = letters.pop_front() else {
+            mailbox.take(letters).await;
+            continue;
+        };
+        // A long queue must not keep the other tasks of this thread waiting.
+        tokio::task::coop::consume_budget().await;
+        let Letter { message, .. } = letter;
+        if message.is::<PoisonPill>() {
+            return;
+        }
+        context.sender.clone_from(&message.sender);
+        let touched = message.is::<Touch>() && message.sender.is_some();
+        actor.receive(context, message).await;
+        if touched {
+            let answer = Message::new(&Touched { who: Some((&context.own).into()) });
+            // Whoever asked may be gone; that became a dead letter already.
+            drop(context.respond(answer));
+        }
+        if context.stopping {
+            return;
+        }
+    }
+}
+
+/// The end of a watched actor, as it travels.
+pub(super) fn terminated_message(who: &Pid, why: TerminatedReason) -> Message {
+    Message::new(&Terminated { who: Some(who.into()), why: why.into() })
+}
+
+/// Runs `life`, and survives its panic.
+async fn unless_panicked<T>(life: impl Future<Output = T>) -> Result<T, ()> {
+    let mut life = pin!(life);
+    std::future::poll_fn(|context| {
+        // What a panic leaves half done is dropped right after, or only read for the names of its watchers.
+        match std::panic::catch_unwind(AssertUnwindSafe(|| life.as_mut().poll(context))) {
+            Ok(poll) => poll.map(Ok),
+            Err(_) => Poll::Ready(Err(())),
+        }
+    })
+    .await
+}
+
+/// Most actors that one actor watches, and most that watch it.
+const WATCHES_MAX: usize = 65_536;

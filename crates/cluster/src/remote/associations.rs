@@ -1,0 +1,312 @@
+//! The hands of the association machine: opens connections, fills lanes, buries what cannot go.
+//!
+//! The machine is asked only while a peer is not connected or has a backlog. Its lock also orders the changes of the
+//! links: a lane is opened, closed and made direct under it, so nothing overtakes what the machine still holds.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLockReadGuard};
+use std::time::Duration;
+
+use synod_core::outbound::{
+    AssociationState, DeadLetter, DeadLetterReason, OutboundEvent, OutboundOutcome, OutboundPipeline,
+};
+use synod_core::remote::RemoteEvent;
+use synod_core::{Authority, TimerInstant};
+
+use super::counters::add;
+use super::link::{Link, Offer, Outgoing};
+use super::{Inner, SendError, client, shut_down};
+use crate::lock;
+
+impl Inner {
+    /// Sends a message to another node.
+    pub(super) fn send_out(self: &Arc<Self>, outgoing: Outgoing) -> Result<(), SendError> {
+        let link = match self.link(outgoing.target.address()) {
+            Some(link) => link,
+            None => match self.make_link(outgoing.target.address()) {
+                Ok(link) => link,
+                Err(LinkError::InvalidAddress) => {
+                    let address = outgoing.target.address().to_owned();
+                    return Err(SendError::InvalidAddress { address });
+                }
+                Err(LinkError::TooMany) => {
+                    let reason = DeadLetterReason::TooManyAssociations;
+                    self.count_dead_letter(&outgoing.target, &outgoing.message, &reason);
+                    return Err(SendError::Refused { target: outgoing.target, reason });
+                }
+            },
+        };
+        match link.offer(outgoing, &self.bounds) {
+            Offer::Taken => Ok(()),
+            Offer::TakenInsteadOf(dropped) => {
+                for outgoing in dropped {
+                    self.bury(&outgoing.target, outgoing.message, DeadLetterReason::DroppedOldest);
+                }
+                Ok(())
+            }
+            Offer::Full(outgoing) => {
+                self.count_dead_letter(&outgoing.target, &outgoing.message, &DeadLetterReason::QueueFull);
+                Err(SendError::Refused { target: outgoing.target, reason: DeadLetterReason::QueueFull })
+            }
+            Offer::Closed(outgoing) => self.send_through_machine(&link, outgoing),
+        }
+    }
+
+    /// Keeps an address out until `until` (`None`: until it is released).
+    pub(super) fn quarantine(self: &Arc<Self>, authority: &Authority, reason: &str, until: Option<Duration>) {
+        let until = until.map(|pause| self.clock.now() + pause);
+        self.drive(|inner, machine, _| {
+            let mut outcome = machine.handle_quarantine(authority, reason.to_owned(), until);
+            inner.cut(authority, DeadLetterReason::Quarantined(reason.to_owned()), &mut outcome);
+            outcome
+        });
+        self.end_watches(authority.as_str());
+    }
+
+    /// Ends a quarantine before its time.
+    pub(super) fn release(self: &Arc<Self>, authority: &Authority) {
+        self.drive(|_, machine, _| machine.handle_release(authority));
+    }
+
+    /// The node at `authority` is gone for good, or another one is there now.
+    pub(super) fn depart(self: &Arc<Self>, authority: &Authority) {
+        self.drive(|inner, machine, _| {
+            let mut outcome = machine.handle_departed(authority);
+            inner.cut(authority, DeadLetterReason::Departed, &mut outcome);
+            outcome
+        });
+        if let Some(link) = self.link(authority.as_str()) {
+            link.forget_peer();
+        }
+        self.end_watches(authority.as_str());
+    }
+
+    /// Connection `number` of `link` stands. Returns false when it is not wanted any more.
+    pub(super) fn connected(self: &Arc<Self>, link: &Arc<Link>, number: u64) -> bool {
+        let mut wanted = false;
+        self.drive(|_, machine, now| {
+            // The address may have been closed while this connection was on its way.
+            if !link.is_served_by(number) {
+                return machine.poll(now);
+            }
+            match machine.handle_connected(&link.authority, now) {
+                Ok(outcome) => {
+                    wanted = true;
+                    outcome
+                }
+                Err(_) => machine.poll(now),
+            }
+        });
+        if wanted {
+            add(&self.counters.connections_opened, 1);
+        }
+        wanted
+    }
+
+    /// A connection could not be opened.
+    pub(super) fn connect_failed(self: &Arc<Self>, link: &Link, number: u64) {
+        // Nothing is delivered before a connection stands, so nothing is left to send.
+        drop(link.close(number));
+        add(&self.counters.connects_failed, 1);
+        self.drive(|_, machine, now| {
+            let outcome = machine.handle_connect_failed(&link.authority, now);
+            outcome.unwrap_or_else(|_| machine.poll(now))
+        });
+    }
+
+    /// Connection `number` of `link` is gone. What was not sent waits for the next one, `resend` before it.
+    pub(super) fn lost(self: &Arc<Self>, link: &Link, number: u64, resend: Vec<Outgoing>) {
+        self.drive(|_, machine, now| {
+            let Some(unsent) = link.close(number) else { return machine.poll(now) };
+            let outcome = machine.handle_disconnected(&link.authority, now);
+            let mut outcome = outcome.unwrap_or_else(|_| machine.poll(now));
+            for outgoing in resend.into_iter().chain(unsent) {
+                let bytes = outgoing.bytes();
+                let sent = machine.send(&link.authority, outgoing, bytes);
+                outcome.dead_letters.extend(sent.dead_letters);
+                outcome.connect.extend(sent.connect);
+                outcome.wake_at = sent.wake_at;
+            }
+            outcome
+        });
+        add(&self.counters.connections_lost, 1);
+    }
+
+    /// Sends again what a peer did not understand.
+    pub(super) fn resend(self: &Arc<Self>, misread: Vec<Outgoing>) {
+        if misread.is_empty() {
+            return;
+        }
+        add(&self.counters.dialects_corrected, 1);
+        for outgoing in misread {
+            // What is refused now has been counted and told like everything that is refused.
+            drop(self.send_out(outgoing));
+        }
+    }
+
+    /// Polls the machine at the times it asks for, until the node shuts down.
+    pub(super) async fn run_timer(self: Arc<Self>) {
+        let mut shutdown = self.shutdown.subscribe();
+        loop {
+            let wake_at = *lock(&self.wake_at);
+            let due = async {
+                match wake_at {
+                    Some(at) => tokio::time::sleep_until(self.clock.instant(at)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = due => self.drive(|_, machine, now| machine.poll(now)),
+                () = self.timer.notified() => {}
+                () = shut_down(&mut shutdown) => return,
+            }
+        }
+    }
+
+    /// Where an address stands, and how many messages wait for it.
+    pub(super) fn association(&self, authority: &Authority) -> (AssociationState, usize) {
+        let machine = lock(&self.machine);
+        let waiting =
+            machine.queued(authority).0 + self.link(authority.as_str()).map_or(0, |link| link.queued());
+        (machine.state(authority), waiting)
+    }
+
+    pub(super) fn link(&self, address: &str) -> Option<Arc<Link>> {
+        self.links().get(address).cloned()
+    }
+
+    pub(super) fn links(&self) -> RwLockReadGuard<'_, HashMap<Arc<str>, Arc<Link>>> {
+        self.links.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn make_link(&self, address: &str) -> Result<Arc<Link>, LinkError> {
+        let authority = Authority::new(address).ok().filter(|authority| authority.as_str() == address);
+        let authority = authority.ok_or(LinkError::InvalidAddress)?;
+        let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(link) = links.get(address) {
+            return Ok(Arc::clone(link));
+        }
+        if links.len() >= self.config.outbound.associations_max {
+            links.retain(|_, link| !link.is_idle());
+        }
+        if links.len() >= self.config.outbound.associations_max {
+            return Err(LinkError::TooMany);
+        }
+        let link = Arc::new(Link::new(authority, self.config.default_dialect));
+        links.insert(Arc::from(address), Arc::clone(&link));
+        Ok(link)
+    }
+
+    fn send_through_machine(self: &Arc<Self>, link: &Link, outgoing: Outgoing) -> Result<(), SendError> {
+        let mut refused = None;
+        let bytes = outgoing.bytes();
+        self.drive(|_, machine, _| {
+            let mut outcome = machine.send(&link.authority, outgoing, bytes);
+            // The only message that can be buried for another reason than making room is the one just sent.
+            let is_refusal = |reason: &DeadLetterReason| *reason != DeadLetterReason::DroppedOldest;
+            if let Some(position) = outcome.dead_letters.iter().position(|letter| is_refusal(&letter.reason))
+            {
+                refused = Some(outcome.dead_letters.swap_remove(position));
+            }
+            outcome
+        });
+        match refused {
+            None => Ok(()),
+            Some(letter) => {
+                self.count_dead_letter(&letter.message.target, &letter.message.message, &letter.reason);
+                Err(SendError::Refused { target: letter.message.target, reason: letter.reason })
+            }
+        }
+    }
+
+    /// Asks the machine something and does what it wants.
+    fn drive(
+        self: &Arc<Self>,
+        act: impl FnOnce(&Self, &mut OutboundPipeline<Outgoing>, TimerInstant) -> OutboundOutcome<Outgoing>,
+    ) {
+        let (dead_letters, events) = {
+            let mut machine = lock(&self.machine);
+            let outcome = act(self, &mut machine, self.clock.now());
+            let mut dead_letters = outcome.dead_letters;
+            let mut flowing: Vec<Arc<Link>> = Vec::new();
+            for (authority, outgoing) in outcome.deliver {
+                let last = flowing.last().filter(|link| link.authority == authority).cloned();
+                let refused = match last.or_else(|| self.link(authority.as_str())) {
+                    Some(link) => {
+                        let refused = link.push(outgoing);
+                        if flowing.last().is_none_or(|last| !Arc::ptr_eq(last, &link)) {
+                            flowing.push(link);
+                        }
+                        refused
+                    }
+                    None => Some(outgoing),
+                };
+                dead_letters.extend(refused.map(|message| DeadLetter {
+                    target: authority,
+                    message,
+                    reason: DeadLetterReason::Departed,
+                }));
+            }
+            for event in &outcome.events {
+                if let OutboundEvent::Connected(authority) = event {
+                    flowing.extend(self.link(authority.as_str()));
+                }
+            }
+            for link in flowing {
+                let flows = machine.queued(&link.authority).0 == 0
+                    && machine.state(&link.authority) == AssociationState::Connected;
+                if flows {
+                    link.set_direct(true);
+                }
+            }
+            for authority in outcome.connect {
+                if let Some(link) = self.link(authority.as_str()) {
+                    let number = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
+                    link.open(number);
+                    self.spawn(client::run(Arc::clone(self), link, number));
+                }
+            }
+            let mut wake_at = lock(&self.wake_at);
+            if *wake_at != outcome.wake_at {
+                *wake_at = outcome.wake_at;
+                self.timer.notify_one();
+            }
+            (dead_letters, outcome.events)
+        };
+        for letter in dead_letters {
+            self.bury(&letter.message.target, letter.message.message, letter.reason);
+        }
+        for event in events {
+            self.association_changed(event);
+        }
+    }
+
+    /// Ends the connection to `authority`, if there is one; what was not sent is buried.
+    fn cut(&self, authority: &Authority, reason: DeadLetterReason, outcome: &mut OutboundOutcome<Outgoing>) {
+        let Some(link) = self.link(authority.as_str()) else { return };
+        link.hang_up.notify_waiters();
+        let unsent = link.close_any();
+        outcome.dead_letters.extend(unsent.into_iter().map(|message| DeadLetter {
+            target: authority.clone(),
+            message,
+            reason: reason.clone(),
+        }));
+    }
+
+    fn association_changed(self: &Arc<Self>, event: OutboundEvent) {
+        match &event {
+            OutboundEvent::Disconnected(authority) => self.renew_watches(authority.as_str()),
+            OutboundEvent::Unreachable { target, .. } => self.end_watches(target.as_str()),
+            _ => {}
+        }
+        tracing::debug!(?event, "an association changed");
+        self.publish(RemoteEvent::Association(event));
+    }
+}
+
+/// Why there is no link to an address.
+pub(super) enum LinkError {
+    InvalidAddress,
+    TooMany,
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"sync"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// echo answers every request with what it was asked, and remembers what it saw.
+type echo struct {
+	mutex sync.Mutex
+	count int
+	last  string
+}
+
+func (e *echo) Receive(context actor.Context) {
+	switch message := context.Message().(type) {
+	case *wrapperspb.StringValue:
+		e.note(message.Value)
+	case *wrapperspb.BytesValue:
+		e.note(string(message.Value))
+	default:
+		return
+	}
+	if context.Sender() != nil {
+		context.Respond(context.Message())
+	}
+}
+
+func (e *echo) note(text string) {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	e.count++
+	e.last = text
+}
+
+func (e *echo) seen() object {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	return object{"count": e.count, "last": e.last}
+}
+
+// watcher tells about the end of those it was asked to watch.
+type watcher struct{ out *printer }
+
+type watchRequest struct{ pid *actor.PID }
+
+func (w *watcher) Receive(context actor.Context) {
+	switch message := context.Message().(type) {
+	case *watchRequest:
+		context.Watch(message.pid)
+	case *actor.Terminated:
+		who := message.GetWho()
+		w.out.event("terminated", object{"address": who.GetAddress(), "id": who.GetId(), "why": int(message.Why)})
+	}
+}
