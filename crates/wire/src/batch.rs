@@ -60,6 +60,7 @@ impl<'a> Envelope<'a> {
     }
 
     /// What holds for an envelope in either direction.
+    #[inline]
     fn check(&self) -> Result<(), EnvelopeFault> {
         Text::TypeName.check(self.type_name)?;
         Text::TargetId.check(self.target.id)?;
@@ -68,16 +69,19 @@ impl<'a> Envelope<'a> {
             Text::SenderId.check(sender.id)?;
             Text::SenderAddress.check(sender.address)?;
         }
-        let Some(headers) = self.headers else { return Ok(()) };
-        if headers.len() > ENVELOPE_HEADERS_MAX {
-            return Err(EnvelopeFault::TooManyHeaders { headers: headers.len() });
-        }
-        let bytes = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
-        if bytes > ENVELOPE_HEADER_BYTES_MAX {
-            return Err(EnvelopeFault::HeadersTooLarge { bytes });
-        }
-        Ok(())
+        self.headers.map_or(Ok(()), check_headers)
     }
+}
+
+fn check_headers(headers: &BTreeMap<String, String>) -> Result<(), EnvelopeFault> {
+    if headers.len() > ENVELOPE_HEADERS_MAX {
+        return Err(EnvelopeFault::TooManyHeaders { headers: headers.len() });
+    }
+    let bytes = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > ENVELOPE_HEADER_BYTES_MAX {
+        return Err(EnvelopeFault::HeadersTooLarge { bytes });
+    }
+    Ok(())
 }
 
 /// The name of an actor, borrowed from a batch or from a [`Pid`].

@@ -226,6 +226,7 @@ impl Text {
     }
 
     /// Whether `text` can be one.
+    #[inline]
     pub(crate) fn check(self, text: &str) -> Result<(), TextFault> {
         if text.is_empty() {
             Err(TextFault::Empty { what: self })

@@ -94,7 +94,7 @@ pub(crate) enum Value<'a> {
 impl<'a> Iterator for Fields<'a> {
     type Item = Option<(u32, Value<'a>)>;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
             return None;
@@ -108,7 +108,8 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    #[inline]
+    // The reader of batches spends its time here; left to itself, the compiler calls this function for every number.
+    #[inline(always)]
     fn field(&mut self) -> Option<(u32, Value<'a>)> {
         let key = u32::try_from(self.varint()?).ok()?;
         let number = key >> 3;

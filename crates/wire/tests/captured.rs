@@ -48,8 +48,12 @@ fn check_all(dialect: Dialect, captured: &str) {
 fn check(dialect: Dialect, name: &str, bytes: &Bytes) {
     match name {
         "frame_connect_request" => {
-            let connection =
-                ServerConnection { member_id: "goA".into(), address: GO.into(), block_list: Vec::new() };
+            let connection = ServerConnection {
+                member_id: "goA".into(),
+                address: GO.into(),
+                block_list: Vec::new(),
+                runtime: String::new(),
+            };
             let frame = Frame::Connect(ConnectionType::ServerConnection(connection.clone()));
             control_frame(bytes, &RemoteMessage::connect(connection).unwrap(), &frame);
         }
@@ -57,6 +61,7 @@ fn check(dialect: Dialect, name: &str, bytes: &Bytes) {
             let response = ConnectResponse {
                 member_id: "goA".into(),
                 blocked: name == "frame_connect_response_blocked",
+                runtime: String::new(),
             };
             let frame = Frame::Connected(response.clone());
             control_frame(bytes, &RemoteMessage::connected(response).unwrap(), &frame);
@@ -180,7 +185,7 @@ fn batch(dialect: Dialect, bytes: &Bytes, envelope: &Envelope<'_>) {
 
     let mut builder = BatchBuilder::new(dialect);
     assert_eq!(builder.push(envelope), Ok(Push::Added));
-    assert_eq!(builder.finish().unwrap().encode_to_vec(), *bytes);
+    assert_eq!(builder.finish_frame().unwrap(), *bytes);
 }
 
 fn message<M: Payload + PartialEq + Debug>(bytes: &Bytes, message: &M) {

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use prost::encoding::{btree_map, encode_varint, encoded_len_varint, string};
+use prost::encoding::{btree_map, encoded_len_varint, string};
 
 use super::names::NameTable;
 use super::{Envelope, EnvelopeFault, PidRef};
@@ -134,8 +134,7 @@ impl BatchBuilder {
             return None;
         }
         let mut frame = Vec::with_capacity(self.frame_bytes());
-        frame.push(BATCH_KEY);
-        encode_varint(self.batch_bytes() as u64, &mut frame);
+        put_length(BATCH_KEY, self.batch_bytes(), &mut frame);
         for part in
             [self.type_names.encoded(), self.targets.encoded(), &self.envelopes, self.senders.encoded()]
         {
@@ -295,9 +294,10 @@ pub(super) fn field_bytes(content: usize) -> usize {
 }
 
 /// Writes the key and the length of such a field.
+#[inline]
 pub(super) fn put_length(key: u8, length: usize, buffer: &mut Vec<u8>) {
     buffer.push(key);
-    encode_varint(length as u64, buffer);
+    put_varint(length as u64, buffer);
 }
 
 /// Encoded size of an integer field with a number below 16.
@@ -305,11 +305,21 @@ fn number_bytes(value: u32) -> usize {
     if value == 0 { 0 } else { 1 + encoded_len_varint(value.into()) }
 }
 
+#[inline]
 fn put_number(key: u8, value: u32, buffer: &mut Vec<u8>) {
     if value != 0 {
         buffer.push(key);
-        encode_varint(value.into(), buffer);
+        put_varint(value.into(), buffer);
     }
+}
+
+#[inline]
+fn put_varint(mut value: u64, buffer: &mut Vec<u8>) {
+    while value >= 0x80 {
+        buffer.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    buffer.push(value as u8);
 }
 
 /// `remote.RemoteMessage.message_batch`: number 1, length-delimited.

@@ -79,6 +79,7 @@ impl NameTable {
     }
 
     /// Where a name is, or would be as the next one. With an address it is a PID, without one just the id.
+    #[inline]
     pub(super) fn find(&self, address: &str, id: &str) -> Place {
         match self.position(address, id) {
             Some(index) => Place { index, new_bytes: 0 },
@@ -94,7 +95,8 @@ impl NameTable {
     fn position(&self, address: &str, id: &str) -> Option<usize> {
         let is_same = |entry: &Entry| {
             self.encoded[entry.id.clone()] == *id.as_bytes()
-                && self.encoded[entry.address.clone()] == *address.as_bytes()
+                && entry.address.len() == address.len()
+                && (address.is_empty() || self.encoded[entry.address.clone()] == *address.as_bytes())
         };
         if self.entries.get(self.last).is_some_and(is_same) {
             return Some(self.last);

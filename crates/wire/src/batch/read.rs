@@ -133,7 +133,7 @@ impl ReceivedBatch {
         &'a self,
         own_address: &'a str,
     ) -> impl ExactSizeIterator<Item = Result<Envelope<'a>, EnvelopeError>> {
-        self.placed_envelopes(own_address).map(|opened| opened.map(|(_, envelope)| envelope))
+        self.envelopes.iter().map(move |record| self.open(record, own_address))
     }
 
     /// The same with the places of their names in the tables, for a reader that looks up every name only once.
@@ -141,16 +141,22 @@ impl ReceivedBatch {
         &'a self,
         own_address: &'a str,
     ) -> impl ExactSizeIterator<Item = Result<(Places, Envelope<'a>), EnvelopeError>> {
-        self.envelopes.iter().map(move |record| self.open(record, own_address))
+        self.envelopes.iter().map(move |record| {
+            let envelope = self.open(record, own_address)?;
+            // All numbers were looked up in their tables, so none is negative.
+            let places = Places {
+                type_name: record.type_id as usize,
+                target: record.target as usize,
+                sender: envelope.sender.is_some().then(|| record.sender as usize - 1),
+            };
+            Ok((places, envelope))
+        })
     }
 
-    fn open<'a>(
-        &'a self,
-        record: &Record,
-        own_address: &'a str,
-    ) -> Result<(Places, Envelope<'a>), EnvelopeError> {
-        let (type_name_at, type_name) = look_up(Table::TypeNames, &self.type_names, record.type_id)?;
-        let (target_at, target) = look_up(Table::Targets, &self.targets, record.target)?;
+    #[inline]
+    fn open<'a>(&'a self, record: &Record, own_address: &'a str) -> Result<Envelope<'a>, EnvelopeError> {
+        let type_name = look_up(Table::TypeNames, &self.type_names, record.type_id)?;
+        let target = look_up(Table::Targets, &self.targets, record.target)?;
         let sender = match record.sender {
             0 => None,
             index => Some(look_up(Table::Senders, &self.senders, index)?),
@@ -166,7 +172,7 @@ impl ReceivedBatch {
         }
         let envelope = Envelope {
             target,
-            sender: sender.map(|(_, sender)| self.pid(sender, record.sender_request_id)),
+            sender: sender.map(|sender| self.pid(sender, record.sender_request_id)),
             type_name: &self.text[type_name.range()],
             serializer,
             payload: self.frame.slice(record.payload.range()),
@@ -176,10 +182,10 @@ impl ReceivedBatch {
                 .filter(|headers| !headers.is_empty()),
         };
         envelope.check()?;
-        let sender = sender.map(|(sender_at, _)| sender_at);
-        Ok((Places { type_name: type_name_at, target: target_at, sender }, envelope))
+        Ok(envelope)
     }
 
+    #[inline]
     fn pid(&self, pid: &PidSpan, request_id: u32) -> PidRef<'_> {
         PidRef { address: &self.text[pid.address.range()], id: &self.text[pid.id.range()], request_id }
     }
@@ -196,6 +202,7 @@ impl ReceivedBatch {
     }
 
     /// Notes what an envelope says that ends at `end` of the frame. `headers_seen` runs over the whole batch.
+    #[inline]
     fn note(&mut self, envelope: &[u8], end: usize, headers_seen: &mut usize) -> Option<Record> {
         let mut record = Record::default();
         let mut fields = Fields(envelope);
@@ -389,17 +396,16 @@ fn pid(bytes: &[u8]) -> Option<(&str, &str)> {
     Some((address, id))
 }
 
-/// Entry `index` of a table and its position. The wire counts senders from 1, everything else from 0.
-fn look_up<T>(table: Table, entries: &[T], index: i32) -> Result<(usize, &T), EnvelopeError> {
-    let from_zero = if table == Table::Senders { index.checked_sub(1) } else { Some(index) };
-    from_zero
-        .filter(|_| index >= 0)
-        .and_then(|index| usize::try_from(index).ok())
-        .ok_or(EnvelopeError::NegativeIndex { table, index })
-        .and_then(|position| match entries.get(position) {
-            Some(entry) => Ok((position, entry)),
-            None => Err(EnvelopeError::IndexOutOfRange { table, index, entries: entries.len() }),
-        })
+/// Entry `index` of a table. The wire counts senders from 1, everything else from 0.
+#[inline]
+fn look_up<T>(table: Table, entries: &[T], index: i32) -> Result<&T, EnvelopeError> {
+    let first = if table == Table::Senders { 1 } else { 0 };
+    let position = index.wrapping_sub(first) as u32 as usize;
+    match entries.get(position) {
+        Some(entry) if index >= first => Ok(entry),
+        _ if index < first => Err(EnvelopeError::NegativeIndex { table, index }),
+        _ => Err(EnvelopeError::IndexOutOfRange { table, index, entries: entries.len() }),
+    }
 }
 
 const _: () = assert!(crate::limits::FRAME_BYTES_RECEIVED_MAX < u32::MAX as usize);

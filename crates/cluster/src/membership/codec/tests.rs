@@ -157,7 +157,7 @@ fn refused_or_equal(bytes: Vec<u8>) {
     match decode(bytes.into()) {
         Ok(message) => assert_eq!(decode(encode(&message).unwrap()), Ok(message)),
         Err(error) => {
-            assert!(error.to_string().ends_with("dropped") || error.to_string().ends_with("changed"))
+            assert!(error.to_string().ends_with("dropped") || error.to_string().ends_with("changed"));
         }
     }
 }
