@@ -69,7 +69,8 @@ pub struct ClusterConfig {
     pub events: EventStreamConfig,
     /// Whether questions for numbers are answered. Default true.
     pub metrics_enabled: bool,
-    /// Where the number of the last life is kept. Default in memory, as long as the configuration or a copy lives.
+    /// Where the number of the last life is kept. Default in memory, counted from the time of day, for nodes that keep
+    /// nothing across restarts.
     pub incarnations: Arc<Mutex<dyn IncarnationStore>>,
     /// How long a shutdown waits for messages that are still queued. 0 to 10 min. Default 5 s.
     pub shutdown_patience: Duration,
@@ -90,7 +91,7 @@ impl ClusterConfig {
             kinds: Vec::new(),
             events: EventStreamConfig::default(),
             metrics_enabled: true,
-            incarnations: Arc::new(Mutex::new(MemoryIncarnationStore::new())),
+            incarnations: Arc::new(Mutex::new(MemoryIncarnationStore::from_wall_clock())),
             shutdown_patience: Duration::from_secs(5),
             seed: None,
         }
@@ -227,17 +228,21 @@ impl Cluster {
         }
         // A node that stopped by itself, because its name was taken over, left its parts behind.
         self.stop_parts(false).await;
-        let remote = Remote::bind(self.config.remote.clone(), self.stream.clone(), self.clock).await?;
-        let mut parts = Parts::new(remote);
-        let started = self.start_parts(mode, &mut parts).await;
-        self.parts = Some(parts);
-        if let Err(error) = started {
+        let started = match Remote::bind(self.config.remote.clone(), self.stream.clone(), self.clock).await {
+            Ok(remote) => {
+                let mut parts = Parts::new(remote);
+                let started = self.start_parts(mode, &mut parts).await;
+                self.parts = Some(parts);
+                started
+            }
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = &started {
             self.stop_parts(false).await;
             let (reason, observed_at) = (error.to_string(), self.clock.now());
             self.stream.publish(ClusterEvent::StartupFailed { mode: mode.into(), reason, observed_at });
-            return Err(error);
         }
-        Ok(())
+        started
     }
 
     async fn start_parts(

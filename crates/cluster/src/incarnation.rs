@@ -5,6 +5,7 @@
 //! between wastes a number, which costs nothing, instead of using one twice.
 
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use synod_core::Incarnation;
 
@@ -69,6 +70,16 @@ pub struct MemoryIncarnationStore {
 }
 
 impl MemoryIncarnationStore {
+    /// A store for a process that keeps nothing: its lives are numbered from the present time in milliseconds, so that
+    /// those of the next process follow. It relies on the clock of this machine being right to the length of a life.
+    #[must_use]
+    pub fn from_wall_clock() -> Self {
+        let millis =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis());
+        let last = u64::try_from(millis).ok().and_then(|millis| Incarnation::new(millis).ok());
+        Self { last: Arc::new(Mutex::new(last)) }
+    }
+
     /// The store of a node that never lived.
     #[must_use]
     pub fn new() -> Self {
@@ -113,6 +124,16 @@ impl IncarnationStore for Arc<Mutex<dyn IncarnationStore>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_keeps_nothing_begins_a_later_life() {
+        let first = begin_life(&mut MemoryIncarnationStore::from_wall_clock()).expect("a life");
+        assert!(first.get() > 1_700_000_000_000, "it is later than 2023");
+        let mut kept = MemoryIncarnationStore::from_wall_clock();
+        let (second, third) =
+            (begin_life(&mut kept).expect("a life"), begin_life(&mut kept).expect("a life"));
+        assert!(second >= first && third > second);
+    }
 
     #[test]
     fn every_start_begins_the_life_after_the_stored_one_and_stores_it_first() {

@@ -114,7 +114,6 @@ async fn a_node_that_leaves_is_gone_at_once_and_one_that_comes_back_is_a_new_lif
     // The same name on the same address, and what it says arrives.
     let mut again = config("b", &[&a]);
     again.remote.bind = address.as_str().parse().expect("an address");
-    again.incarnations.lock().expect("unlocked").store(life.incarnation).expect("stored");
     let b = start(again).await;
     b.gossiper().expect("running").set_state(key("color"), text("red")).expect("taken");
     for node in [&a, &b, &c] {
