@@ -15,7 +15,7 @@ use synod_core::gossip::{
 };
 use synod_core::membership::ClusterEvent;
 use synod_core::remote::RemoteEvent;
-use synod_core::roster::RosterMember;
+use synod_core::roster::{PeerRuntime, RosterMember, RosterUpdate};
 use synod_core::time::TimerInstant;
 use synod_wire::cluster::ClusterTopology;
 use synod_wire::payload;
@@ -44,6 +44,8 @@ pub(super) struct GossipTask<T> {
     wake_at: TimerInstant,
     /// Peers that have said that they block this life, and of which observers were told.
     blocked_by: BTreeSet<GossipMemberId>,
+    /// Whom membership answers for.
+    vouched: BTreeSet<GossipMemberId>,
 }
 
 /// What a handle asks for.
@@ -92,8 +94,8 @@ impl<T: GossipTransport + 'static> GossipTask<T> {
         ended: watch::Sender<bool>,
     ) -> Self {
         let (roster, wake_at) = (shared.stream.watch_roster(), shared.clock.now());
-        let (exchanges, blocked_by) = (JoinSet::new(), BTreeSet::new());
-        Self { shared, own, membership, commands, stop, ended, roster, exchanges, wake_at, blocked_by }
+        let (exchanges, blocked_by, vouched) = (JoinSet::new(), BTreeSet::new(), BTreeSet::new());
+        Self { shared, own, membership, commands, stop, ended, roster, exchanges, wake_at, blocked_by, vouched }
     }
 
     pub(super) async fn run(mut self, first: GossiperOutcome) {
@@ -298,6 +300,7 @@ impl<T: GossipTransport + 'static> GossipTask<T> {
         let now = self.shared.clock.now();
         let outcome = self.shared.machine().set_members(&ids, now);
         self.carry_out(outcome, "a roster");
+        self.vouch_for(update);
         self.blocked_by.retain(|peer| ids.contains(peer));
         for member in &gone {
             if self.is_over(member) {
@@ -305,6 +308,23 @@ impl<T: GossipTransport + 'static> GossipTask<T> {
                 self.carry_out(outcome, "the end of a member");
             }
         }
+    }
+
+    /// Membership decides who of its members lives, with more evidence than one silence. Whoever it holds alive is not
+    /// blocked behind its back, or after a partition the two would gossip no more and still be members of one cluster.
+    fn vouch_for(&mut self, update: &RosterUpdate) {
+        if self.membership.is_none() {
+            return;
+        }
+        let listed = update.members.iter().filter(|member| member.runtime == PeerRuntime::Synod);
+        let listed: BTreeSet<_> = listed.map(|member| member.id.clone()).collect();
+        let suspected: Vec<_> =
+            self.vouched.iter().filter(|member| !self.is_over(member)).cloned().collect();
+        self.vouched = listed;
+        self.vouched.extend(suspected);
+        let vouched: Vec<_> = self.vouched.iter().cloned().collect();
+        let outcome = self.shared.machine().set_vouched(&vouched, self.shared.clock.now());
+        self.carry_out(outcome, "the members that membership answers for");
     }
 
     /// Whether a member that is not in the roster will never come back. Membership knows better than the roster: it may

@@ -116,6 +116,15 @@ impl Gossiper {
         self.running()?.step(now, |run, _| run.set_members(members))
     }
 
+    /// Somebody else decides whether `members` live, and says so by [`handle_block`](Self::handle_block): their silence
+    /// alone does not block them. Whoever was vouched for before and is not now, is judged by its silence again.
+    ///
+    /// # Errors
+    /// Refused while not running, and for more members than the settings allow.
+    pub fn set_vouched(&mut self, members: &[GossipMemberId], now: TimerInstant) -> Outcome {
+        self.running()?.step(now, |run, _| run.set_vouched(members))
+    }
+
     /// Writes an entry of this node. It is told from the next round on.
     ///
     /// # Errors

@@ -90,6 +90,31 @@ async fn one_task_spreads_membership_and_state() {
     assert_eq!(a.membership.view().status(&name("b")), Some(NodeStatus::Dead));
 }
 
+/// Gossip alone would block a silent member for good; membership may still hold it alive, and then it decides.
+#[tokio::test(start_paused = true)]
+async fn silence_blocks_nobody_whom_membership_holds_alive() {
+    let roads = Roads::default();
+    let a = roads.start("a", &[], &["a#1"]).await;
+    let b = roads.start("b", &["a"], &["a#1", "b#1"]).await;
+    publish_roster(&a.node.stream, &["a#1", "b#1"]);
+    b.node.set("k", "x").await;
+    pass(millis(1000)).await;
+    assert_eq!(a.node.values("k"), [("b#1".into(), "x".into())]);
+    // Only the road of the state is cut: membership hears of b all the time.
+    roads.gossip.cut(&authority("a"), &authority("b"));
+    pass(millis(15_000)).await;
+    assert_eq!(a.node.gossiper.blocked_members().len(), 0);
+    b.node.set("k", "y").await;
+    roads.gossip.mend(&authority("a"), &authority("b"));
+    pass(millis(3000)).await;
+    assert_eq!(a.node.values("k"), [("b#1".into(), "y".into())]);
+    // Once membership gives it up, gossip does, too.
+    a.membership.down(name("b")).await.expect("a known node");
+    publish_roster(&a.node.stream, &["a#1"]);
+    pass(millis(1000)).await;
+    assert_eq!(a.node.gossiper.blocked_members().keys().collect::<Vec<_>>(), [&id("b#1")]);
+}
+
 /// A stop of the gossiper ends the membership and frees its address; both can be started again.
 #[tokio::test(start_paused = true)]
 async fn a_stop_ends_both_and_both_start_again() {

@@ -27,6 +27,8 @@ pub(super) struct Run {
     checks: Checks,
     /// Whose values a consensus needs: the members of the topology and this node, without the blocked.
     members: BTreeSet<GossipMemberId>,
+    /// Whose life and death somebody else decides.
+    vouched: BTreeSet<GossipMemberId>,
     touched: Touched,
     /// A check that nobody has looked at yet.
     unseen: Option<ConsensusCheckId>,
@@ -49,6 +51,7 @@ impl Run {
             liveness: Liveness::default(),
             maps: OwnMaps::default(),
             checks: Checks::new(next_check),
+            vouched: BTreeSet::new(),
             touched: Touched::default(),
             unseen: None,
             round_at: now,
@@ -114,6 +117,15 @@ impl Run {
         }
         self.members.insert(own);
         self.block(&old, BlockReason::Requested, out);
+        Ok(())
+    }
+
+    pub(super) fn set_vouched(&mut self, members: &[GossipMemberId]) -> Result<(), GossiperError> {
+        let max = self.config.members_max;
+        if members.len() > max {
+            return Err(GossiperError::TooManyMembers { members: members.len(), max });
+        }
+        self.vouched = members.iter().cloned().collect();
         Ok(())
     }
 
@@ -232,7 +244,9 @@ impl Run {
             self.liveness.forgive(late, now);
         }
         for member in self.liveness.expired(config.heartbeat_expiration, now) {
-            self.block(&member, BlockReason::Expired, out);
+            if !self.vouched.contains(&member) {
+                self.block(&member, BlockReason::Expired, out);
+            }
         }
         while let Some(member) = self.liveness.pop_farewell(now) {
             self.forget(&member);

@@ -153,6 +153,21 @@ fn a_member_that_is_silent_for_too_long_is_blocked() {
     assert_eq!(a.gossiper.peers().collect::<Vec<_>>(), [&id("c")]);
 }
 
+/// Whoever knows better than silence does decides alone.
+#[test]
+fn a_member_that_somebody_answers_for_is_not_blocked_by_its_silence() {
+    let mut a = Subject::new("a", &["b", "c"]);
+    a.hear("b", &[("b", "heartbeat", "", 1), ("b", "k", "x", 2)]);
+    a.hear("c", &[("c", "heartbeat", "", 1)]);
+    a.gossiper.set_vouched(&[id("b")], a.now).expect("it runs");
+    a.rounds(30);
+    assert_eq!((a.blocked(), a.values("k").len()), (["c".into()].to_vec(), 1));
+    // When nobody answers for it any more, its silence counts in full.
+    a.gossiper.set_vouched(&[], a.now).expect("it runs");
+    a.round();
+    assert_eq!(a.blocked(), ["b", "c"]);
+}
+
 /// A node that was paused itself must not take its own absence for that of all others.
 #[test]
 fn a_pause_of_this_node_is_nobodys_silence() {
