@@ -28,7 +28,7 @@ async fn a_node_among_go_nodes_lists_them_all_under_gos_hash() {
     let own = listener().await;
     let [one, two] = [GoNode::start("memberId-1", 9001).await, GoNode::start("memberId-2", 9002).await];
     let hosts = vec![address_of(&own), one.host(), two.host()];
-    let node = Node::start_on(own, "memberId-0#1", config(hosts)).await;
+    let node = Node::start_on(own, "memberId-0#1", &config(hosts));
 
     node.until(&["memberId-0#1", "memberId-1", "memberId-2"]).await;
     let members = node.provider.members();
@@ -49,7 +49,7 @@ async fn three_synod_nodes_hint_at_each_other_and_learn_their_kinds_when_members
     for (listener, name) in listeners.into_iter().zip(["a#1", "b#1", "c#1"]) {
         let mut config = config(hosts.clone());
         config.kinds = vec![format!("kind of {name}")];
-        nodes.push(Node::start_on(listener, name, config).await);
+        nodes.push(Node::start_on(listener, name, &config));
     }
     for (node, others) in nodes.iter().zip([["b#1", "c#1"], ["a#1", "c#1"], ["a#1", "b#1"]]) {
         soon(async {
@@ -83,7 +83,7 @@ async fn a_node_that_stops_answering_is_gone_after_the_tolerated_misses() {
     let go = GoNode::start("go", 9001).await;
     let mut config = config(vec![address_of(&own), go.host()]);
     config.roster.poll_misses_max = 2;
-    let mut node = Node::start_on(own, "a#1", config).await;
+    let mut node = Node::start_on(own, "a#1", &config);
     node.until(&["a#1", "go"]).await;
 
     go.server.stop().await;
@@ -101,7 +101,7 @@ async fn a_restart_at_the_same_address_replaces_the_last_life() {
     let mut config = config(vec![address_of(&own), go.host()]);
     // Misses alone would take far too long.
     config.roster.poll_misses_max = 1_000;
-    let mut node = Node::start_on(own, "a#1", config).await;
+    let mut node = Node::start_on(own, "a#1", &config);
     node.until(&["a#1", "first-life"]).await;
 
     let address = go.server.address();
@@ -118,7 +118,7 @@ async fn a_restart_at_the_same_address_replaces_the_last_life() {
 async fn whoever_gossip_says_is_over_goes_at_once_although_it_answers() {
     let own = listener().await;
     let go = GoNode::start("go", 9001).await;
-    let mut node = Node::start_on(own, "a#1", config(vec![go.host()])).await;
+    let mut node = Node::start_on(own, "a#1", &config(vec![go.host()]));
     node.until(&["a#1", "go"]).await;
     let (member, reason) = (GossipMemberId::new("go").expect("an id"), BlockReason::Left);
     let event = GossiperEvent::Blocked { member, reason };
@@ -139,8 +139,9 @@ async fn a_node_that_gossips_is_not_given_up_for_missed_polls() {
     let own = listener().await;
     let go = GoNode::start("go", 9001).await;
     let mut config = config(vec![address_of(&own), go.host()]);
-    config.roster = RosterConfig { poll_misses_max: 0, ..RosterConfig::default() };
-    let mut node = Node::start_on(own, "a#1", config).await;
+    let alive_grace = Duration::from_secs(600);
+    config.roster = RosterConfig { poll_misses_max: 0, alive_grace, ..RosterConfig::default() };
+    let node = Node::start_on(own, "a#1", &config);
     node.until(&["a#1", "go"]).await;
     let event = GossiperEvent::Alive { member: GossipMemberId::new("go").expect("an id") };
     node.stream.publish(ClusterEvent::Gossiper { event, observed_at: node.clock.now() });
@@ -156,7 +157,7 @@ async fn a_node_that_gossips_is_not_given_up_for_missed_polls() {
 async fn nodes_of_other_clusters_are_ignored_and_told_once() {
     let own = listener().await;
     let other = GoNode::start_on(listener().await, "other", 9001, "another cluster");
-    let mut node = Node::start_on(own, "a#1", config(vec![other.host()])).await;
+    let mut node = Node::start_on(own, "a#1", &config(vec![other.host()]));
     node.after_rounds(3).await;
     assert_eq!(ids(&node.provider.members()), ["a#1"]);
     let (host, counts) = node.provider.poll_counters().counts()[0].clone();
@@ -175,7 +176,7 @@ async fn when_nobody_answers_the_roster_stands() {
     let go = GoNode::start("go", 9001).await;
     let mut config = config(vec![go.host()]);
     config.roster.poll_misses_max = 0;
-    let mut node = Node::start_on(listener().await, "a#1", config).await;
+    let node = Node::start_on(listener().await, "a#1", &config);
     node.until(&["a#1", "go"]).await;
     go.server.stop().await;
     node.after_rounds(4).await;
@@ -241,7 +242,7 @@ async fn hostile_answers_are_counted_and_told_once_and_change_nothing() {
     }
     let go = GoNode::start("go", 9001).await;
     hosts.push(go.host());
-    let mut node = Node::start_on(listener().await, "a#1", config(hosts.clone())).await;
+    let mut node = Node::start_on(listener().await, "a#1", &config(hosts.clone()));
     node.until(&["a#1", "go"]).await;
     node.after_rounds(3).await;
 
@@ -266,7 +267,7 @@ async fn the_endpoint_speaks_as_gos_does_and_always_of_the_present_life() {
     let address = own.local_addr().expect("an address");
     let mut config = config(vec![address_of(&own)]);
     config.kinds = vec!["prototopic".into(), "Echo".into()];
-    let mut node = Node::start_on(own, "a#1", config).await;
+    let mut node = Node::start_on(own, "a#1", &config);
     let port = address.port();
     let report = |id: &str| {
         format!(
@@ -326,8 +327,7 @@ async fn an_endpoint_that_stops_frees_its_address_and_an_address_in_use_is_named
     let mut config = config(vec![go.host()]);
     config.listen = address;
     let failed =
-        AutomanagedProvider::start_member(config.clone(), own("a#1"), wiring(&stream), Box::new(|_, _| {}))
-            .await;
+        AutomanagedProvider::start_member(&config, own("a#1"), wiring(&stream), Box::new(|_, _| {})).await;
     assert_eq!(failed.err(), Some(AutomanagedError::Server(taken)));
     assert_eq!(stream.subscriber_count(), 0, "nothing runs");
 
@@ -341,7 +341,7 @@ async fn an_endpoint_that_stops_frees_its_address_and_an_address_in_use_is_named
     poller.close().await;
 
     let node =
-        AutomanagedProvider::start_member(config, own("a#1"), wiring(&stream), Box::new(|_, _| {})).await;
+        AutomanagedProvider::start_member(&config, own("a#1"), wiring(&stream), Box::new(|_, _| {})).await;
     let node = node.expect("a free address");
     assert_eq!(node.health_address(), Some(address));
     node.stop().await;
@@ -384,7 +384,7 @@ async fn settings_that_cannot_be_used_start_nothing() {
     let config = config(vec![host.clone(), host.clone()]);
     let failed = AutomanagedProvider::start_member_on(
         listener,
-        config,
+        &config,
         own("a#1"),
         wiring(&stream),
         Box::new(|_, _| {}),
@@ -405,7 +405,7 @@ struct Node {
 }
 
 impl Node {
-    async fn start_on(listener: TcpListener, id: &str, config: AutomanagedConfig) -> Self {
+    fn start_on(listener: TcpListener, id: &str, config: &AutomanagedConfig) -> Self {
         let stream = EventStream::default();
         let events = stream.subscribe();
         let hints: Arc<Mutex<Vec<Member>>> = Arc::default();
@@ -415,7 +415,8 @@ impl Node {
         });
         let wiring = wiring(&stream);
         let clock = wiring.clock;
-        let provider = AutomanagedProvider::start_member_on(listener, config, own(id), wiring, on_synod_peer);
+        let provider =
+            AutomanagedProvider::start_member_on(listener, &config, own(id), wiring, on_synod_peer);
         let provider = provider.expect("sound settings");
         Self { provider, stream, events, clock, hints, refused: Vec::new() }
     }
