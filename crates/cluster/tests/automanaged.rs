@@ -283,7 +283,7 @@ async fn the_endpoint_speaks_as_gos_does_and_always_of_the_present_life() {
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{question}: {head}");
     }
 
-    let [previous, current] = ["a#1", "a#2"].map(|id| own_id(id));
+    let [previous, current] = ["a#1", "a#2"].map(own_id);
     let (reason, observed_at) = (RejoinReason::DeclaredDead, TimerInstant::ZERO);
     node.stream.publish(ClusterEvent::SelfRejoining { previous, current, reason, observed_at });
     node.next_update(|update| ids(&update.members) == ["a#2"]).await;
@@ -415,8 +415,7 @@ impl Node {
         });
         let wiring = wiring(&stream);
         let clock = wiring.clock;
-        let provider =
-            AutomanagedProvider::start_member_on(listener, &config, own(id), wiring, on_synod_peer);
+        let provider = AutomanagedProvider::start_member_on(listener, config, own(id), wiring, on_synod_peer);
         let provider = provider.expect("sound settings");
         Self { provider, stream, events, clock, hints, refused: Vec::new() }
     }
