@@ -3,6 +3,7 @@
 //! A Go node is stood in for by a health endpoint whose report has no `runtime`, which is all that a poll sees of one.
 
 use std::future::Future;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -350,29 +351,63 @@ async fn an_endpoint_that_stops_frees_its_address_and_an_address_in_use_is_named
 
 #[tokio::test]
 async fn a_client_sees_everyone_serves_nothing_and_leaves_nothing_behind() {
-    let go = GoNode::start("go", 9001).await;
-    let before = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    // Outside of the runtime, so that every task in it is the client's.
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let host: Authority =
+        listener.local_addr().expect("an address").to_string().parse().expect("an authority");
+    let go = std::thread::spawn(move || {
+        let (mut connection, _) = listener.accept().expect("a connection");
+        let body = String::from_utf8(go_report("go", 9001, "c").encode()).expect("text");
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let mut questions = 0;
+        while connection.read(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0) {
+            connection.write_all(answer.as_bytes()).expect("an open connection");
+            questions += 1;
+        }
+        questions
+    });
+
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
     let stream = EventStream::default();
-    let config = config(vec![go.host()]);
+    let config = config(vec![host]);
     let client = AutomanagedProvider::start_client(&config, wiring(&stream), Box::new(|_, _| {}));
     let client = client.expect("sound settings");
     assert_eq!(client.health_address(), None);
+    let answered = || client.poll_counters().counts()[0].1.answered;
     soon(async {
-        while ids(&client.members()) != ["go"] {
+        while ids(&client.members()) != ["go"] || answered() < 3 {
             tick().await;
         }
     })
     .await;
     client.stop().await;
-    assert_eq!(stream.subscriber_count(), 0);
-    // The Go node ends its side of the connection by itself.
-    soon(async {
-        while tokio::runtime::Handle::current().metrics().num_alive_tasks() > before {
-            tick().await;
+    assert_eq!((tasks(), stream.subscriber_count()), (before, 0));
+    let questions = go.join().expect("a Go node that ends with its connection");
+    assert!(questions >= 3, "one connection serves all rounds");
+}
+
+#[tokio::test]
+async fn an_answer_without_end_is_not_read_to_its_end() {
+    let endless = listener().await;
+    let poller = HealthPoller::new(&[address_of(&endless)], "c", Duration::from_secs(10));
+    let poller = poller.expect("sound settings");
+    let sending = tokio::spawn(async move {
+        let (mut stream, _) = endless.accept().await.expect("a connection");
+        let mut sent = 0;
+        let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.expect("an open connection");
+        let chunk = format!("1000\r\n{}\r\n", " ".repeat(0x1000));
+        while sent < 64 << 20 && stream.write_all(chunk.as_bytes()).await.is_ok() {
+            sent += chunk.len();
         }
-    })
-    .await;
-    go.server.stop().await;
+        sent
+    });
+    assert_eq!(poller.poll().await[0].answer, Err(PollError::Refused(HealthError::TooLarge)));
+    // What the system's buffers take is sent, and no more.
+    let sent = soon(sending).await.expect("a task that ends");
+    assert!(sent < 32 << 20, "{sent} bytes were taken");
+    poller.close().await;
 }
 
 #[tokio::test]
