@@ -351,23 +351,7 @@ async fn an_endpoint_that_stops_frees_its_address_and_an_address_in_use_is_named
 
 #[tokio::test]
 async fn a_client_sees_everyone_serves_nothing_and_leaves_nothing_behind() {
-    // Outside of the runtime, so that every task in it is the client's.
-    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    let host: Authority =
-        listener.local_addr().expect("an address").to_string().parse().expect("an authority");
-    let go = std::thread::spawn(move || {
-        let (mut connection, _) = listener.accept().expect("a connection");
-        let body = String::from_utf8(go_report("go", 9001, "c").encode()).expect("text");
-        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-        let mut questions = 0;
-        while connection.read(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0) {
-            connection.write_all(answer.as_bytes()).expect("an open connection");
-            questions += 1;
-        }
-        questions
-    });
-
-    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let (host, go) = go_node_outside();
     let before = tasks();
     let stream = EventStream::default();
     let config = config(vec![host]);
@@ -385,6 +369,18 @@ async fn a_client_sees_everyone_serves_nothing_and_leaves_nothing_behind() {
     assert_eq!((tasks(), stream.subscriber_count()), (before, 0));
     let questions = go.join().expect("a Go node that ends with its connection");
     assert!(questions >= 3, "one connection serves all rounds");
+}
+
+#[tokio::test]
+async fn a_closed_poller_has_no_connections() {
+    let (host, go) = go_node_outside();
+    let before = tasks();
+    let poller = HealthPoller::new(&[host], "c", Duration::from_secs(10)).expect("sound settings");
+    assert!(poller.poll().await[0].answer.is_ok());
+    assert!(tasks() > before, "a connection is kept for the next round");
+    poller.close().await;
+    assert_eq!(tasks(), before);
+    assert_eq!(go.join().expect("a Go node that ends with its connection"), 1);
 }
 
 #[tokio::test]
@@ -542,6 +538,29 @@ impl GoNode {
     fn host(&self) -> Authority {
         self.server.address().to_string().parse().expect("an authority")
     }
+}
+
+/// A Go node outside of the runtime, so that every task in it is ours. It takes one connection, ends with it, and returns
+/// how often it was asked.
+fn go_node_outside() -> (Authority, std::thread::JoinHandle<usize>) {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let host = listener.local_addr().expect("an address").to_string().parse().expect("an authority");
+    let go = std::thread::spawn(move || {
+        let (mut connection, _) = listener.accept().expect("a connection");
+        let body = String::from_utf8(go_report("go", 9001, "c").encode()).expect("text");
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let mut questions = 0;
+        while connection.read(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0) {
+            connection.write_all(answer.as_bytes()).expect("an open connection");
+            questions += 1;
+        }
+        questions
+    });
+    (host, go)
+}
+
+fn tasks() -> usize {
+    tokio::runtime::Handle::current().metrics().num_alive_tasks()
 }
 
 fn go_report(id: &str, port: u16, cluster_name: &str) -> HealthReport {
