@@ -9,6 +9,8 @@
 //!         └──────────────────┘   └──► IncarnationStore, QuarantineListener
 //! ```
 //!
+//! [`RosterTask`] lists everyone there is to talk to; with [`AutomanagedProvider`] that includes protoactor-go nodes.
+//!
 //! [`LocalClusterProvider`] ties the parts together for nodes of one process; it is the shortest way to see a cluster
 //! form:
 //!
