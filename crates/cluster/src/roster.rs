@@ -1,7 +1,7 @@
 //! The hands of the roster.
 //!
 //! [`RosterTask`] reads the event stream for what membership and gossip have to say, hands it to the
-//! [`Roster`](synod_core::roster::Roster), and publishes what comes out as
+//! [`Roster`], and publishes what comes out as
 //! [`RosterUpdated`](ClusterEvent::RosterUpdated). In a cluster of synod nodes only, that is all there is to it. A
 //! provider that also observes other nodes adds its polls to the same task.
 
