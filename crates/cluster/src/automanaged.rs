@@ -50,7 +50,7 @@ impl AutomanagedProvider {
     /// # Errors
     /// A setting that cannot be used, or a health address that is taken. Nothing runs then.
     pub async fn start_member(
-        config: AutomanagedConfig,
+        config: &AutomanagedConfig,
         own: Member,
         wiring: RosterWiring,
         on_synod_peer: SynodPeerListener,
@@ -69,14 +69,14 @@ impl AutomanagedProvider {
     /// Outside of a tokio runtime.
     pub fn start_member_on(
         listener: TcpListener,
-        config: AutomanagedConfig,
+        config: &AutomanagedConfig,
         own: Member,
         wiring: RosterWiring,
         on_synod_peer: SynodPeerListener,
     ) -> Result<Self, AutomanagedError> {
         config.validate()?;
         let listen = listener.local_addr().map_err(|error| HealthServerError::Listener(error.to_string()))?;
-        if !is_listed(&config, &own, listen) {
+        if !is_listed(config, &own, listen) {
             tracing::warn!(
                 %listen,
                 authority = %own.authority,
@@ -99,7 +99,7 @@ impl AutomanagedProvider {
             watch::channel(HealthReport { member, health_port: listen.port(), cluster_name });
         let poller = HealthPoller::new(&config.hosts, &config.cluster_name, config.poll_timeout)?;
         let server = HealthServer::start(listener, reports, config.server)?;
-        Ok(Self::start(Some(server), poller, &config, roster, wiring, on_synod_peer, Some(report)))
+        Ok(Self::start(Some(server), poller, config, roster, wiring, on_synod_peer, Some(report)))
     }
 
     /// Starts as a client: it sees the members and is none.

@@ -334,7 +334,7 @@ impl Cluster {
                 let automanaged =
                     AutomanagedConfig { kinds: self.config.kinds.clone(), ..automanaged.clone() };
                 let provider =
-                    AutomanagedProvider::start_member(automanaged, own, wiring, on_synod_peer).await?;
+                    AutomanagedProvider::start_member(&automanaged, own, wiring, on_synod_peer).await?;
                 Presence::Automanaged(provider)
             }
             (Discovery::Automanaged(automanaged), None) => {

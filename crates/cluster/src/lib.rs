@@ -11,6 +11,7 @@
 //!
 //! What members tell each other beyond who is a member goes through a [`TokioGossiper`], which runs the membership in
 //! its own rounds.
+//! [`RosterTask`] lists everyone there is to talk to; with [`AutomanagedProvider`] that includes protoactor-go nodes.
 //!
 //! [`LocalClusterProvider`] ties the parts together for nodes of one process; it is the shortest way to see a cluster
 //! form:

@@ -1,13 +1,13 @@
 //! The hands of the roster.
 //!
 //! [`RosterTask`] reads the event stream for what membership and gossip have to say, hands it to the
-//! [`Roster`](synod_core::roster::Roster), and publishes what comes out as
+//! [`Roster`], and publishes what comes out as
 //! [`RosterUpdated`](ClusterEvent::RosterUpdated). In a cluster of synod nodes only, that is all there is to it. A
 //! provider that also observes other nodes adds its polls to the same task.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::future::{Future, pending};
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -147,14 +147,12 @@ async fn run(
 }
 
 /// One round of polls after a pause; without a poller never.
-fn poll_after(poller: Option<&HealthPoller>, pause: Duration) -> impl Future<Output = Vec<HostPoll>> {
-    async move {
-        match poller {
-            None => pending().await,
-            Some(poller) => {
-                tokio::time::sleep(pause).await;
-                poller.poll().await
-            }
+async fn poll_after(poller: Option<&HealthPoller>, pause: Duration) -> Vec<HostPoll> {
+    match poller {
+        None => pending().await,
+        Some(poller) => {
+            tokio::time::sleep(pause).await;
+            poller.poll().await
         }
     }
 }

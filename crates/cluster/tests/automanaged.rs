@@ -3,6 +3,7 @@
 //! A Go node is stood in for by a health endpoint whose report has no `runtime`, which is all that a poll sees of one.
 
 use std::future::Future;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ async fn a_node_among_go_nodes_lists_them_all_under_gos_hash() {
     let own = listener().await;
     let [one, two] = [GoNode::start("memberId-1", 9001).await, GoNode::start("memberId-2", 9002).await];
     let hosts = vec![address_of(&own), one.host(), two.host()];
-    let node = Node::start_on(own, "memberId-0#1", config(hosts)).await;
+    let node = Node::start_on(own, "memberId-0#1", &config(hosts));
 
     node.until(&["memberId-0#1", "memberId-1", "memberId-2"]).await;
     let members = node.provider.members();
@@ -49,7 +50,7 @@ async fn three_synod_nodes_hint_at_each_other_and_learn_their_kinds_when_members
     for (listener, name) in listeners.into_iter().zip(["a#1", "b#1", "c#1"]) {
         let mut config = config(hosts.clone());
         config.kinds = vec![format!("kind of {name}")];
-        nodes.push(Node::start_on(listener, name, config).await);
+        nodes.push(Node::start_on(listener, name, &config));
     }
     for (node, others) in nodes.iter().zip([["b#1", "c#1"], ["a#1", "c#1"], ["a#1", "b#1"]]) {
         soon(async {
@@ -83,7 +84,7 @@ async fn a_node_that_stops_answering_is_gone_after_the_tolerated_misses() {
     let go = GoNode::start("go", 9001).await;
     let mut config = config(vec![address_of(&own), go.host()]);
     config.roster.poll_misses_max = 2;
-    let mut node = Node::start_on(own, "a#1", config).await;
+    let mut node = Node::start_on(own, "a#1", &config);
     node.until(&["a#1", "go"]).await;
 
     go.server.stop().await;
@@ -101,7 +102,7 @@ async fn a_restart_at_the_same_address_replaces_the_last_life() {
     let mut config = config(vec![address_of(&own), go.host()]);
     // Misses alone would take far too long.
     config.roster.poll_misses_max = 1_000;
-    let mut node = Node::start_on(own, "a#1", config).await;
+    let mut node = Node::start_on(own, "a#1", &config);
     node.until(&["a#1", "first-life"]).await;
 
     let address = go.server.address();
@@ -118,7 +119,7 @@ async fn a_restart_at_the_same_address_replaces_the_last_life() {
 async fn whoever_gossip_says_is_over_goes_at_once_although_it_answers() {
     let own = listener().await;
     let go = GoNode::start("go", 9001).await;
-    let mut node = Node::start_on(own, "a#1", config(vec![go.host()])).await;
+    let mut node = Node::start_on(own, "a#1", &config(vec![go.host()]));
     node.until(&["a#1", "go"]).await;
     let (member, reason) = (GossipMemberId::new("go").expect("an id"), BlockReason::Left);
     let event = GossiperEvent::Blocked { member, reason };
@@ -139,8 +140,9 @@ async fn a_node_that_gossips_is_not_given_up_for_missed_polls() {
     let own = listener().await;
     let go = GoNode::start("go", 9001).await;
     let mut config = config(vec![address_of(&own), go.host()]);
-    config.roster = RosterConfig { poll_misses_max: 0, ..RosterConfig::default() };
-    let mut node = Node::start_on(own, "a#1", config).await;
+    let alive_grace = Duration::from_secs(600);
+    config.roster = RosterConfig { poll_misses_max: 0, alive_grace, ..RosterConfig::default() };
+    let node = Node::start_on(own, "a#1", &config);
     node.until(&["a#1", "go"]).await;
     let event = GossiperEvent::Alive { member: GossipMemberId::new("go").expect("an id") };
     node.stream.publish(ClusterEvent::Gossiper { event, observed_at: node.clock.now() });
@@ -156,7 +158,7 @@ async fn a_node_that_gossips_is_not_given_up_for_missed_polls() {
 async fn nodes_of_other_clusters_are_ignored_and_told_once() {
     let own = listener().await;
     let other = GoNode::start_on(listener().await, "other", 9001, "another cluster");
-    let mut node = Node::start_on(own, "a#1", config(vec![other.host()])).await;
+    let mut node = Node::start_on(own, "a#1", &config(vec![other.host()]));
     node.after_rounds(3).await;
     assert_eq!(ids(&node.provider.members()), ["a#1"]);
     let (host, counts) = node.provider.poll_counters().counts()[0].clone();
@@ -175,7 +177,7 @@ async fn when_nobody_answers_the_roster_stands() {
     let go = GoNode::start("go", 9001).await;
     let mut config = config(vec![go.host()]);
     config.roster.poll_misses_max = 0;
-    let mut node = Node::start_on(listener().await, "a#1", config).await;
+    let node = Node::start_on(listener().await, "a#1", &config);
     node.until(&["a#1", "go"]).await;
     go.server.stop().await;
     node.after_rounds(4).await;
@@ -241,7 +243,7 @@ async fn hostile_answers_are_counted_and_told_once_and_change_nothing() {
     }
     let go = GoNode::start("go", 9001).await;
     hosts.push(go.host());
-    let mut node = Node::start_on(listener().await, "a#1", config(hosts.clone())).await;
+    let mut node = Node::start_on(listener().await, "a#1", &config(hosts.clone()));
     node.until(&["a#1", "go"]).await;
     node.after_rounds(3).await;
 
@@ -266,7 +268,7 @@ async fn the_endpoint_speaks_as_gos_does_and_always_of_the_present_life() {
     let address = own.local_addr().expect("an address");
     let mut config = config(vec![address_of(&own)]);
     config.kinds = vec!["prototopic".into(), "Echo".into()];
-    let mut node = Node::start_on(own, "a#1", config).await;
+    let mut node = Node::start_on(own, "a#1", &config);
     let port = address.port();
     let report = |id: &str| {
         format!(
@@ -282,7 +284,7 @@ async fn the_endpoint_speaks_as_gos_does_and_always_of_the_present_life() {
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{question}: {head}");
     }
 
-    let [previous, current] = ["a#1", "a#2"].map(|id| own_id(id));
+    let [previous, current] = ["a#1", "a#2"].map(own_id);
     let (reason, observed_at) = (RejoinReason::DeclaredDead, TimerInstant::ZERO);
     node.stream.publish(ClusterEvent::SelfRejoining { previous, current, reason, observed_at });
     node.next_update(|update| ids(&update.members) == ["a#2"]).await;
@@ -326,8 +328,7 @@ async fn an_endpoint_that_stops_frees_its_address_and_an_address_in_use_is_named
     let mut config = config(vec![go.host()]);
     config.listen = address;
     let failed =
-        AutomanagedProvider::start_member(config.clone(), own("a#1"), wiring(&stream), Box::new(|_, _| {}))
-            .await;
+        AutomanagedProvider::start_member(&config, own("a#1"), wiring(&stream), Box::new(|_, _| {})).await;
     assert_eq!(failed.err(), Some(AutomanagedError::Server(taken)));
     assert_eq!(stream.subscriber_count(), 0, "nothing runs");
 
@@ -341,7 +342,7 @@ async fn an_endpoint_that_stops_frees_its_address_and_an_address_in_use_is_named
     poller.close().await;
 
     let node =
-        AutomanagedProvider::start_member(config, own("a#1"), wiring(&stream), Box::new(|_, _| {})).await;
+        AutomanagedProvider::start_member(&config, own("a#1"), wiring(&stream), Box::new(|_, _| {})).await;
     let node = node.expect("a free address");
     assert_eq!(node.health_address(), Some(address));
     node.stop().await;
@@ -350,29 +351,59 @@ async fn an_endpoint_that_stops_frees_its_address_and_an_address_in_use_is_named
 
 #[tokio::test]
 async fn a_client_sees_everyone_serves_nothing_and_leaves_nothing_behind() {
-    let go = GoNode::start("go", 9001).await;
-    let before = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let (host, go) = go_node_outside();
+    let before = tasks();
     let stream = EventStream::default();
-    let config = config(vec![go.host()]);
+    let config = config(vec![host]);
     let client = AutomanagedProvider::start_client(&config, wiring(&stream), Box::new(|_, _| {}));
     let client = client.expect("sound settings");
     assert_eq!(client.health_address(), None);
+    let answered = || client.poll_counters().counts()[0].1.answered;
     soon(async {
-        while ids(&client.members()) != ["go"] {
+        while ids(&client.members()) != ["go"] || answered() < 3 {
             tick().await;
         }
     })
     .await;
     client.stop().await;
-    assert_eq!(stream.subscriber_count(), 0);
-    // The Go node ends its side of the connection by itself.
-    soon(async {
-        while tokio::runtime::Handle::current().metrics().num_alive_tasks() > before {
-            tick().await;
+    assert_eq!((tasks(), stream.subscriber_count()), (before, 0));
+    let questions = go.join().expect("a Go node that ends with its connection");
+    assert!(questions >= 3, "one connection serves all rounds");
+}
+
+#[tokio::test]
+async fn a_closed_poller_has_no_connections() {
+    let (host, go) = go_node_outside();
+    let before = tasks();
+    let poller = HealthPoller::new(&[host], "c", Duration::from_secs(10)).expect("sound settings");
+    assert!(poller.poll().await[0].answer.is_ok());
+    assert!(tasks() > before, "a connection is kept for the next round");
+    poller.close().await;
+    assert_eq!(tasks(), before);
+    assert_eq!(go.join().expect("a Go node that ends with its connection"), 1);
+}
+
+#[tokio::test]
+async fn an_answer_without_end_is_not_read_to_its_end() {
+    let endless = listener().await;
+    let poller = HealthPoller::new(&[address_of(&endless)], "c", Duration::from_secs(10));
+    let poller = poller.expect("sound settings");
+    let sending = tokio::spawn(async move {
+        let (mut stream, _) = endless.accept().await.expect("a connection");
+        let mut sent = 0;
+        let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.expect("an open connection");
+        let chunk = format!("1000\r\n{}\r\n", " ".repeat(0x1000));
+        while sent < 64 << 20 && stream.write_all(chunk.as_bytes()).await.is_ok() {
+            sent += chunk.len();
         }
-    })
-    .await;
-    go.server.stop().await;
+        sent
+    });
+    assert_eq!(poller.poll().await[0].answer, Err(PollError::Refused(HealthError::TooLarge)));
+    // What the system's buffers take is sent, and no more.
+    let sent = soon(sending).await.expect("a task that ends");
+    assert!(sent < 32 << 20, "{sent} bytes were taken");
+    poller.close().await;
 }
 
 #[tokio::test]
@@ -384,7 +415,7 @@ async fn settings_that_cannot_be_used_start_nothing() {
     let config = config(vec![host.clone(), host.clone()]);
     let failed = AutomanagedProvider::start_member_on(
         listener,
-        config,
+        &config,
         own("a#1"),
         wiring(&stream),
         Box::new(|_, _| {}),
@@ -405,7 +436,7 @@ struct Node {
 }
 
 impl Node {
-    async fn start_on(listener: TcpListener, id: &str, config: AutomanagedConfig) -> Self {
+    fn start_on(listener: TcpListener, id: &str, config: &AutomanagedConfig) -> Self {
         let stream = EventStream::default();
         let events = stream.subscribe();
         let hints: Arc<Mutex<Vec<Member>>> = Arc::default();
@@ -507,6 +538,29 @@ impl GoNode {
     fn host(&self) -> Authority {
         self.server.address().to_string().parse().expect("an authority")
     }
+}
+
+/// A Go node outside of the runtime, so that every task in it is ours. It takes one connection, ends with it, and returns
+/// how often it was asked.
+fn go_node_outside() -> (Authority, std::thread::JoinHandle<usize>) {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let host = listener.local_addr().expect("an address").to_string().parse().expect("an authority");
+    let go = std::thread::spawn(move || {
+        let (mut connection, _) = listener.accept().expect("a connection");
+        let body = String::from_utf8(go_report("go", 9001, "c").encode()).expect("text");
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let mut questions = 0;
+        while connection.read(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0) {
+            connection.write_all(answer.as_bytes()).expect("an open connection");
+            questions += 1;
+        }
+        questions
+    });
+    (host, go)
+}
+
+fn tasks() -> usize {
+    tokio::runtime::Handle::current().metrics().num_alive_tasks()
 }
 
 fn go_report(id: &str, port: u16, cluster_name: &str) -> HealthReport {

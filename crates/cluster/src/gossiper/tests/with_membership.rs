@@ -101,11 +101,11 @@ async fn silence_blocks_nobody_whom_membership_holds_alive() {
     pass(millis(1000)).await;
     assert_eq!(a.node.values("k"), [("b#1".into(), "x".into())]);
     // Only the road of the state is cut: membership hears of b all the time.
-    roads.gossip.cut(&authority("a"), &authority("b"));
+    roads.gossip.disconnect(&authority("a"), &authority("b"));
     pass(millis(15_000)).await;
     assert_eq!(a.node.gossiper.blocked_members().len(), 0);
     b.node.set("k", "y").await;
-    roads.gossip.mend(&authority("a"), &authority("b"));
+    roads.gossip.reconnect(&authority("a"), &authority("b"));
     pass(millis(3000)).await;
     assert_eq!(a.node.values("k"), [("b#1".into(), "y".into())]);
     // Once membership gives it up, gossip does, too.
