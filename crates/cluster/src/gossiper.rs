@@ -2,18 +2,55 @@
 //!
 //! [`TokioGossiper`] runs one task that owns the clock of both kinds of gossip: the machine of `synod-core` decides what
 //! members tell each other under which key, and in the same rounds the membership driver spreads who is a member at
-//! all. Writes wait in one bounded queue, requests to peers run as tasks of their own, and each outcome is carried out
-//! in one order:
+//! all. Writes of this node and requests of peers wait in bounded queues, requests to peers run as tasks of their own,
+//! and each outcome is carried out in one order:
 //!
 //! ```text
-//!   set_state, handle_request ──► queue ─┐                    ┌──► publish updates and events, show consensus
+//!   set_state, handle_request ──► queues ┐                    ┌──► publish updates and events, show consensus
 //!   roster (event stream) ───────────────┼─► GossipTask ──────┼──► answer
 //!   interval, timeouts ──────────────────┤   machine, then    └──► send ──► GossipCarrier::exchange, a task each
 //!   MembershipTask::turn ────────────────┘   membership                          └──► answered, failed or late
 //! ```
 //!
 //! Reads (`get_state`, `blocked_members`, `phase`) look at the machine directly and never wait for the task.
-//! [`InMemoryGossipNetwork`] is a road inside one process, over the real wire format.
+//! [`InMemoryGossipNetwork`] is a road inside one process, over the real wire format:
+//!
+//! ```
+//! use std::time::Duration;
+//! use synod_cluster::{EventStream, Gossiper, InMemoryGossipNetwork, MonotonicClock, TokioGossiper};
+//! use synod_core::TimerInstant;
+//! use synod_core::gossip::{GossipKey, GossipMemberId, GossipValue};
+//! use synod_core::membership::ClusterEvent;
+//! use synod_core::roster::{PeerRuntime, RosterMember, RosterUpdate};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (network, stream) = (InMemoryGossipNetwork::default(), EventStream::default());
+//! let mut members = Vec::new();
+//! for name in ["first", "second"] {
+//!     let authority = format!("{name}:8401").parse()?;
+//!     let (kinds, runtime) = (Vec::new(), PeerRuntime::Synod);
+//!     members.push(RosterMember { id: GossipMemberId::new(name)?, authority, kinds, runtime });
+//! }
+//! let update = RosterUpdate { hash: 0, members: members.clone(), joined: Vec::new(), left: Vec::new() };
+//! stream.publish(ClusterEvent::RosterUpdated { update, observed_at: TimerInstant::ZERO });
+//!
+//! let mut gossipers = Vec::new();
+//! for member in &members {
+//!     let carrier = network.carrier(&member.authority, "gossip");
+//!     let clock = MonotonicClock::start();
+//!     let gossiper = TokioGossiper::new(Default::default(), stream.clone(), clock, carrier)?;
+//!     network.attach(&member.authority, &gossiper);
+//!     gossiper.start(member.id.clone()).await?;
+//!     gossipers.push(gossiper);
+//! }
+//! let motto = GossipKey::new("motto")?;
+//! gossipers[0].set_state(motto.clone(), GossipValue::new("text", b"tell everybody")?)?;
+//! tokio::time::sleep(Duration::from_secs(1)).await;
+//! assert_eq!(gossipers[1].get_state(&motto)[&members[0].id].value.bytes(), b"tell everybody");
+//! # Ok(())
+//! # }
+//! ```
 
 mod carrier;
 pub mod codec;
@@ -27,12 +64,12 @@ mod task;
 mod tokio_gossiper;
 
 pub use carrier::{GossipCarrier, GossipCarrierError};
-pub use config::{ACTOR_NAME_BYTES_MAX, TokioGossiperConfig, TokioGossiperConfigError};
+pub use config::{ACTOR_NAME_BYTES_MAX, DELTA_BYTES_MAX, TokioGossiperConfig, TokioGossiperConfigError};
 pub use consensus::{Agreement, ConsensusHandle};
 pub use counters::GossiperCounters;
 pub use heartbeat::{ActorStatisticsSource, NoStatistics};
 pub use in_memory::{InMemoryGossipCarrier, InMemoryGossipNetwork, RoadConditions};
-pub use tokio_gossiper::{COMMANDS_MAX, TokioGossiper};
+pub use tokio_gossiper::{COMMANDS_MAX, REQUESTS_MAX, TokioGossiper};
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use synod_core::gossip::{GossiperConfig, GossiperConfigError};
+use synod_wire::limits::GOSSIP_MEMBERS_MAX;
 
 /// Settings of a [`TokioGossiper`](super::TokioGossiper).
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokioGossiperConfig {
-    /// What the machine goes by: intervals and their jitter, timeouts, bounds and keys.
+    /// What the machine goes by: intervals and their jitter, timeouts, bounds and keys. Two bounds are narrower here,
+    /// because the wire carries no more: `delta_bytes_max` is at most [`DELTA_BYTES_MAX`], and `gossip_max_send` at most
+    /// [`GOSSIP_MEMBERS_MAX`].
     pub gossip: GossiperConfig,
     /// The name under which a node's gossip is addressed. All nodes of a cluster use one. 1 to
     /// [`ACTOR_NAME_BYTES_MAX`] bytes. Default `gossip`.
@@ -38,6 +41,15 @@ impl TokioGossiperConfig {
     /// The first field out of its range, by name.
     pub fn validate(&self) -> Result<(), TokioGossiperConfigError> {
         self.gossip.validate()?;
+        let bounds = [
+            ("delta_bytes_max", self.gossip.delta_bytes_max, DELTA_BYTES_MAX),
+            ("gossip_max_send", self.gossip.gossip_max_send, GOSSIP_MEMBERS_MAX),
+        ];
+        for (field, value, max) in bounds {
+            if value > max {
+                return Err(TokioGossiperConfigError::MoreThanTheWireCarries { field, value, max });
+            }
+        }
         let bytes = self.gossip_actor_name.len();
         if !(1..=ACTOR_NAME_BYTES_MAX).contains(&bytes) {
             return Err(TokioGossiperConfigError::ActorName { bytes });
@@ -61,6 +73,16 @@ pub enum TokioGossiperConfigError {
     /// A setting of the machine.
     #[error(transparent)]
     Gossip(#[from] GossiperConfigError),
+    /// A message of that size could never be sent, and nobody would ever be told.
+    #[error("{field} must be at most {max}, which is what the wire carries; it is {value}")]
+    MoreThanTheWireCarries {
+        /// The field.
+        field: &'static str,
+        /// The refused value.
+        value: usize,
+        /// The largest value.
+        max: usize,
+    },
     /// The name is empty or too long.
     #[error("gossip_actor_name must have 1 to {ACTOR_NAME_BYTES_MAX} bytes, it has {bytes}")]
     ActorName {
@@ -77,6 +99,9 @@ pub enum TokioGossiperConfigError {
 
 /// Longest name of the gossip actor in bytes.
 pub const ACTOR_NAME_BYTES_MAX: usize = 256;
+/// Largest bound on a message in bytes. A frame of protoactor-go has 4 MiB, and there is more in it than gossip.
+pub const DELTA_BYTES_MAX: usize = 3 * 1024 * 1024;
+const _: () = assert!(DELTA_BYTES_MAX < synod_wire::limits::FRAME_BYTES_SENT_MAX);
 const FLUSH_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
@@ -102,11 +127,13 @@ mod tests {
     #[test]
     fn a_setting_out_of_range_is_named() {
         type Break = fn(&mut TokioGossiperConfig);
-        let broken: [(&str, Break); 5] = [
+        let broken: [(&str, Break); 7] = [
             ("gossip_actor_name", |c| c.gossip_actor_name.clear()),
             ("gossip_actor_name", |c| c.gossip_actor_name = "n".repeat(ACTOR_NAME_BYTES_MAX + 1)),
             ("flush_timeout", |c| c.flush_timeout = FLUSH_TIMEOUT_MAX + Duration::from_nanos(1)),
             ("interval_jitter", |c| c.gossip.interval_jitter = 0.6),
+            ("delta_bytes_max", |c| c.gossip.delta_bytes_max = DELTA_BYTES_MAX + 1),
+            ("gossip_max_send", |c| c.gossip.gossip_max_send = GOSSIP_MEMBERS_MAX + 1),
             ("gossip_interval", |c| c.gossip.gossip_interval = Duration::ZERO),
         ];
         for (field, break_it) in broken {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use synod_core::Authority;
 use synod_core::gossip::GossipState;
 use synod_core::roster::RosterMember;
-use synod_wire::cluster::{GossipRequest, GossipResponse};
+use synod_wire::cluster::{self, GossipRequest, GossipResponse};
 use synod_wire::payload::{self, Payload};
 
 use super::carrier::{GossipCarrier, GossipCarrierError};
@@ -155,10 +155,21 @@ impl GossipCarrier for InMemoryGossipCarrier {
             // Silence is how a peer says that it did not take everything.
             Some(answer) if !trip.answer_lost && !self.network.is_cut(&self.authority, &authority) => {
                 let answer: GossipResponse = over_the_wire(&answer).map_err(unreadable)?;
-                Ok(answer.state.map(|state| codec::decode_state(state).state))
+                Ok(answer.state.map(|state| self.read(state)))
             }
             _ => std::future::pending().await,
         }
+    }
+}
+
+impl InMemoryGossipCarrier {
+    /// Reads an answer; what cannot be read counts for the gossiper that asked.
+    fn read(&self, state: cluster::GossipState) -> GossipState {
+        let decoded = codec::decode_state(state);
+        if let Some(asking) = self.network.gossiper(&self.authority) {
+            asking.counters().note_undecodable(decoded.undecodable);
+        }
+        decoded.state
     }
 }
 

@@ -4,7 +4,8 @@
 //! before everything else, so that no flood of requests can keep a node from its own heartbeat; all other inputs take
 //! their chances equally. Nothing is awaited between taking an input and having dealt with it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use prost_types::Any;
@@ -36,9 +37,7 @@ pub(super) struct GossipTask<T> {
     shared: Arc<Shared>,
     own: GossipMemberId,
     membership: Option<MembershipTask<T>>,
-    commands: mpsc::Receiver<Command>,
-    stop: oneshot::Receiver<()>,
-    ended: watch::Sender<bool>,
+    line: Line,
     roster: watch::Receiver<Option<Arc<ClusterEvent>>>,
     exchanges: JoinSet<Exchanged>,
     wake_at: TimerInstant,
@@ -48,14 +47,27 @@ pub(super) struct GossipTask<T> {
     vouched: BTreeSet<GossipMemberId>,
 }
 
+/// The task's ends of what connects it with its handles.
+pub(super) struct Line {
+    pub(super) commands: mpsc::Receiver<Command>,
+    pub(super) requests: mpsc::Receiver<Request>,
+    pub(super) stop: oneshot::Receiver<()>,
+    /// Set to true at the very end.
+    pub(super) ended: watch::Sender<bool>,
+}
+
 /// What a handle asks for.
 pub(super) enum Command {
     Write { write: Write, reply: Option<oneshot::Sender<Result<(), GossiperError>>> },
     Register { checker: ConsensusChecker, reply: oneshot::Sender<Result<ConsensusHandle, GossiperError>> },
-    Request { from: GossipMemberId, state: GossipState, reply: Reply },
 }
 
-type Reply = oneshot::Sender<Result<Option<GossipState>, GossiperError>>;
+/// What a peer sent.
+pub(super) struct Request {
+    pub(super) from: GossipMemberId,
+    pub(super) state: GossipState,
+    pub(super) reply: oneshot::Sender<Result<Option<GossipState>, GossiperError>>,
+}
 
 /// A change of this node's own entries.
 pub(super) enum Write {
@@ -80,6 +92,7 @@ enum Input {
     ChecksRemoved,
     Roster,
     Command(Command),
+    Request(Request),
 }
 
 type Outcome = Result<GossiperOutcome, gossip::GossiperError>;
@@ -89,13 +102,11 @@ impl<T: GossipTransport + 'static> GossipTask<T> {
         shared: Arc<Shared>,
         own: GossipMemberId,
         membership: Option<MembershipTask<T>>,
-        commands: mpsc::Receiver<Command>,
-        stop: oneshot::Receiver<()>,
-        ended: watch::Sender<bool>,
+        line: Line,
     ) -> Self {
         let (roster, wake_at) = (shared.stream.watch_roster(), shared.clock.now());
         let (exchanges, blocked_by, vouched) = (JoinSet::new(), BTreeSet::new(), BTreeSet::new());
-        Self { shared, own, membership, commands, stop, ended, roster, exchanges, wake_at, blocked_by, vouched }
+        Self { shared, own, membership, line, roster, exchanges, wake_at, blocked_by, vouched }
     }
 
     pub(super) async fn run(mut self, first: GossiperOutcome) {
@@ -103,9 +114,11 @@ impl<T: GossipTransport + 'static> GossipTask<T> {
         self.adopt_roster();
         let told = self.serve().await;
         self.say_goodbye(told);
-        // What still waits in the queue, and whoever wants to add to it, learns that there is no more gossip.
-        self.commands.close();
-        while self.commands.try_recv().is_ok() {}
+        // What still waits in the queues, and whoever wants to add to them, learns that there is no more gossip.
+        self.line.commands.close();
+        self.line.requests.close();
+        while self.line.commands.try_recv().is_ok() {}
+        while self.line.requests.try_recv().is_ok() {}
         if told {
             self.flush().await;
         }
@@ -114,7 +127,7 @@ impl<T: GossipTransport + 'static> GossipTask<T> {
             membership.finish(MembershipExit::Stopped);
         }
         tracing::debug!(own = %self.own, told, "the gossip task ends");
-        self.ended.send_replace(true);
+        self.line.ended.send_replace(true);
     }
 
     /// Goes on until it is told to stop (true) or abandoned (false).
@@ -132,6 +145,10 @@ impl<T: GossipTransport + 'static> GossipTask<T> {
                 Input::ChecksRemoved => {}
                 Input::Roster => self.adopt_roster(),
                 Input::Command(command) => self.obey(command),
+                // That whoever asked has gone away is its own affair.
+                Input::Request(Request { from, state, reply }) => {
+                    drop(reply.send(self.answer(&from, &state)));
+                }
             }
             self.follow_own_life();
         }
@@ -146,12 +163,13 @@ impl<T: GossipTransport + 'static> GossipTask<T> {
             () = tokio::time::sleep_until(self.shared.clock.instant(due)) => Input::Due,
             input = async {
                 tokio::select! {
-                    told = &mut self.stop => if told.is_ok() { Input::Stop } else { Input::Abandoned },
+                    told = &mut self.line.stop => if told.is_ok() { Input::Stop } else { Input::Abandoned },
                     Some(exchanged) = self.exchanges.join_next() => Input::Exchanged(exchanged),
                     exit = turn(&mut self.membership) => Input::MembershipOver(exit),
                     () = self.shared.checks.removals() => Input::ChecksRemoved,
                     Ok(()) = self.roster.changed() => Input::Roster,
-                    command = self.commands.recv() => command.map_or(Input::Abandoned, Input::Command),
+                    command = self.line.commands.recv() => command.map_or(Input::Abandoned, Input::Command),
+                    request = self.line.requests.recv() => request.map_or(Input::Abandoned, Input::Request),
                 }
             } => input,
         }
@@ -178,7 +196,12 @@ impl<T: GossipTransport + 'static> GossipTask<T> {
             self.end_membership(exit);
         }
         let statistics = Arc::clone(&lock(&self.shared.statistics));
-        let heartbeat = heartbeat(statistics.actor_count());
+        // A fault of an application that counts its actors must not cost the node its place in the cluster.
+        let counted = catch_unwind(AssertUnwindSafe(|| statistics.actor_count()));
+        let heartbeat = heartbeat(counted.unwrap_or_else(|_| {
+            tracing::error!("the actor statistics panicked; the heartbeat goes without");
+            BTreeMap::new()
+        }));
         let outcome = self.shared.machine().round(&heartbeat, now);
         if outcome.is_err() {
             // The machine still wants its round; without a pause it would be asked for it over and over.
@@ -193,7 +216,6 @@ impl<T: GossipTransport + 'static> GossipTask<T> {
             Command::Write { write, reply } => {
                 let result = self.write(write);
                 match (reply, result) {
-                    // That whoever asked has gone away is its own affair.
                     (Some(reply), result) => drop(reply.send(result)),
                     (None, Ok(())) => {}
                     (None, Err(error)) => {
@@ -203,7 +225,6 @@ impl<T: GossipTransport + 'static> GossipTask<T> {
                 }
             }
             Command::Register { checker, reply } => drop(reply.send(self.register(checker))),
-            Command::Request { from, state, reply } => drop(reply.send(self.answer(&from, &state))),
         }
     }
 
@@ -481,7 +502,7 @@ impl<T> Drop for GossipTask<T> {
             drop(machine.stop(self.shared.clock.now()));
         }
         drop(machine);
-        if !*self.ended.borrow() {
+        if !*self.line.ended.borrow() {
             self.shared.checks.clear();
         }
     }

@@ -22,7 +22,7 @@ use super::consensus::{ConsensusHandle, HeldChecks};
 use super::counters::GossiperCounters;
 use super::heartbeat::{ActorStatisticsSource, NoStatistics};
 use super::peers::Peers;
-use super::task::{Command, GossipTask, Write};
+use super::task::{Command, GossipTask, Line, Request, Write};
 use super::{Gossiper, GossiperError};
 use crate::clock::MonotonicClock;
 use crate::event_stream::EventStream;
@@ -50,6 +50,8 @@ struct Handle {
 /// One run, from start to stop.
 struct Life {
     commands: mpsc::Sender<Command>,
+    /// Apart from the commands, so that no flood of peers' requests displaces what this node has to say.
+    requests: mpsc::Sender<Request>,
     /// Taken by the first call to stop.
     stop: Option<oneshot::Sender<()>>,
     /// Becomes true at the very end; closed without when the task was aborted.
@@ -145,7 +147,9 @@ impl TokioGossiper {
         state: GossipState,
     ) -> Result<Option<GossipState>, GossiperError> {
         let (reply, answer) = oneshot::channel();
-        self.send(Command::Request { from, state, reply }).await?;
+        let requests = self.life(|life| life.requests.clone())?;
+        let request = Request { from, state, reply };
+        requests.send(request).await.map_err(|_| GossiperError::AlreadyStopped)?;
         answer.await.map_err(|_| GossiperError::AlreadyStopped)?
     }
 
@@ -234,29 +238,27 @@ impl TokioGossiper {
         let first = shared.machine().start(own.clone(), seed, shared.clock.now())?;
         lock(&shared.peers).clear();
         let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
+        let (requests, request_receiver) = mpsc::channel(REQUESTS_MAX);
         let (stop, stop_receiver) = oneshot::channel();
         let (ended_sender, ended) = watch::channel(false);
-        let task = GossipTask::new(
-            Arc::clone(shared),
-            own,
-            membership_task,
-            command_receiver,
-            stop_receiver,
-            ended_sender,
-        );
+        let line = Line {
+            commands: command_receiver,
+            requests: request_receiver,
+            stop: stop_receiver,
+            ended: ended_sender,
+        };
+        let task = GossipTask::new(Arc::clone(shared), own, membership_task, line);
         tokio::spawn(task.run(first));
-        Ok(Life { commands, stop: Some(stop), ended, membership })
+        Ok(Life { commands, requests, stop: Some(stop), ended, membership })
     }
 
-    fn commands(&self) -> Result<mpsc::Sender<Command>, GossiperError> {
-        match lock(&self.handle.life).as_ref() {
-            Some(life) => Ok(life.commands.clone()),
-            None => Err(GossiperError::NotStarted),
-        }
+    fn life<R>(&self, look: impl FnOnce(&Life) -> R) -> Result<R, GossiperError> {
+        lock(&self.handle.life).as_ref().map(look).ok_or(GossiperError::NotStarted)
     }
 
     async fn send(&self, command: Command) -> Result<(), GossiperError> {
-        self.commands()?.send(command).await.map_err(|_| GossiperError::AlreadyStopped)
+        let commands = self.life(|life| life.commands.clone())?;
+        commands.send(command).await.map_err(|_| GossiperError::AlreadyStopped)
     }
 
     async fn write(&self, write: Write) -> Result<(), GossiperError> {
@@ -297,7 +299,7 @@ impl Gossiper for TokioGossiper {
 
     fn set_state(&self, key: GossipKey, value: GossipValue) -> Result<(), GossiperError> {
         let write = Write::State(key, value);
-        match self.commands()?.try_send(Command::Write { write, reply: None }) {
+        match self.life(|life| life.commands.try_send(Command::Write { write, reply: None }))? {
             Ok(()) => Ok(()),
             Err(TrySendError::Closed(_)) => Err(GossiperError::AlreadyStopped),
             Err(TrySendError::Full(_)) => {
@@ -408,4 +410,6 @@ fn stranger() -> GossipMemberId {
 
 /// So many commands wait for the task; who wants an answer waits with more, who does not is refused.
 pub const COMMANDS_MAX: usize = 256;
+/// So many requests of peers wait for the task; who brings more waits itself.
+pub const REQUESTS_MAX: usize = 64;
 const STRANGER: &str = "(not in the roster)";

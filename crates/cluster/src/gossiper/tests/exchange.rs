@@ -1,5 +1,7 @@
 //! What is told to whom, what counts as told, and what is told again.
 
+use std::task::{Context, Waker};
+
 use super::*;
 
 /// The Go defect: offsets are committed when a delta is cut, so what gets lost is never sent again. Here a watermark
@@ -133,6 +135,26 @@ async fn unreadable_entries_are_skipped_and_counted() {
     // Not even a state that is missing does harm.
     let request = synod_wire::cluster::GossipRequest { state: None, member_id: String::new() };
     assert!(node.gossiper.handle_wire_request(&authority("b"), request).await.is_ok());
+}
+
+/// Requests of peers wait in a queue of their own: however many there are, this node can still speak.
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_requests_does_not_displace_writes() {
+    let node = Node::started(steady(), Notebook::default(), "a#1", &["a#1", "b#1"]).await;
+    let mut context = Context::from_waker(Waker::noop());
+    let mut flood = Vec::new();
+    for sequence in 0..(COMMANDS_MAX + REQUESTS_MAX) as i64 {
+        let request = node.gossiper.handle_request(id("b#1"), said(&[("b#1", "k", "x", sequence + 1)]));
+        let mut request = Box::pin(request);
+        assert!(request.as_mut().poll(&mut context).is_pending());
+        flood.push(request);
+    }
+    node.gossiper.set_state(key("l"), value("x")).expect("room in the queue");
+    until(|| node.values("l").len() == 1).await;
+    for request in flood {
+        assert!(request.await.is_ok());
+    }
+    assert_eq!(node.values("k").len(), 1);
 }
 
 /// What could not be taken for want of room is not acknowledged, so that it is offered again.

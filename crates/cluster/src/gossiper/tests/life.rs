@@ -195,6 +195,21 @@ async fn an_invalid_setting_is_refused_at_construction() {
 /// A gossiper whose task panics is stopped, says so, and can be started again.
 #[tokio::test(start_paused = true)]
 async fn a_task_that_panics_leaves_nothing_that_seems_to_run() {
+    let node = Node::started(steady(), Notebook::default(), "a#1", &["a#1"]).await;
+    let check = ConsensusChecker::new(key("k"), |_| panic!("a fault of the application"));
+    let check = node.gossiper.register_consensus_check(check).await.expect("room");
+    let write = node.gossiper.set_state_request(key("k"), value("x")).await;
+    assert_eq!(write, Err(GossiperError::AlreadyStopped));
+    assert_eq!(node.gossiper.lifecycle(), GossiperState::Stopped);
+    assert_eq!(check.wait_for_consensus(millis(1)).await, Err(GossiperError::AlreadyStopped));
+    assert_eq!(node.gossiper.stop().await, Err(GossiperError::Aborted));
+    node.gossiper.start(id("a#2")).await.expect("it starts again");
+    node.set("k", "x").await;
+}
+
+/// An application that cannot count its actors still has a heartbeat.
+#[tokio::test(start_paused = true)]
+async fn statistics_that_panic_cost_only_themselves() {
     struct Faulty;
     impl ActorStatisticsSource for Faulty {
         fn actor_count(&self) -> BTreeMap<String, i64> {
@@ -205,9 +220,7 @@ async fn a_task_that_panics_leaves_nothing_that_seems_to_run() {
     pass(millis(1)).await;
     node.gossiper.set_statistics_source(Faulty);
     pass(millis(600)).await;
-    assert_eq!(node.gossiper.lifecycle(), GossiperState::Stopped);
-    assert_eq!(node.gossiper.stop().await, Err(GossiperError::Aborted));
-    node.gossiper.set_statistics_source(NoStatistics);
-    node.gossiper.start(id("a#2")).await.expect("it starts again");
-    node.set("k", "x").await;
+    let heartbeat = node.gossiper.get_state(&key("heartbeat")).remove(&id("a#1")).expect("a heartbeat");
+    assert_eq!(heartbeat.local_timestamp, TimerInstant::from_millis(500));
+    node.gossiper.stop().await.expect("it runs");
 }

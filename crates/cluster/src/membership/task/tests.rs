@@ -55,6 +55,50 @@ async fn the_task_polls_when_the_coordinator_wants_to() {
     assert_eq!(handle.view().quarantine, []);
 }
 
+/// Whoever takes the turns in a task of its own gives up most of them, because something else happened first.
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_turn_loses_nothing() {
+    let network = InMemoryNetwork::default();
+    let (mut driver, _events) = driver(&network, "a", &[], Box::new(MemoryIncarnationStore::new()));
+    let clock = MonotonicClock::start();
+    driver.start_member(1, clock.now()).expect("a stopped driver");
+    let (mut task, handle) = MembershipTask::new(driver, clock);
+    let mut cancelled = 0;
+    let driving = async {
+        loop {
+            match tokio::time::timeout(Duration::from_millis(1), task.turn()).await {
+                Ok(Some(exit)) => break task.finish(exit),
+                Ok(None) => {}
+                Err(_) => cancelled += 1,
+            }
+        }
+    };
+    let using = async {
+        for number in 1..=20 {
+            let node = format!("n{number}");
+            handle.join(member(&node, 1), authority(&node)).await.expect("an accepted join");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // Messages, and what is due by itself, come through just the same.
+        let mut elsewhere = network.attach(&authority("n1")).expect("a free address");
+        let mut record = NodeRecord::joining(member("n1", 1), authority("n1"));
+        record.status = NodeStatus::Up;
+        say(&mut elsewhere, "a", record, GossipBody::Heartbeat { sequence: 1 });
+        soon(handle.wait_until(|view| view.status(&name("n1")) == Some(NodeStatus::Up)))
+            .await
+            .expect("heard");
+        let reason = QuarantineReason::Requested("test".into());
+        handle.quarantine(authority("z"), reason).await.expect("another address");
+        soon(handle.wait_until(|view| view.quarantine.is_empty())).await.expect("it is lifted in time");
+        assert!(handle.view().records.records.len() > 20);
+        handle.stop().await
+    };
+    let ((), stopped) = tokio::join!(driving, using);
+    assert_eq!(stopped, Ok(MembershipExit::Stopped));
+    assert!(cancelled > 100, "{cancelled}");
+    assert!(!network.is_attached(&authority("a")));
+}
+
 #[tokio::test(start_paused = true)]
 async fn dropping_all_handles_stops_the_task() {
     let network = InMemoryNetwork::default();
