@@ -305,8 +305,9 @@ struct Echo;
 
 impl Actor for Echo {
     async fn receive(&mut self, context: &mut ActorContext, message: Message) {
-        if let Ok(content) = message.decode::<Bytes>() {
-            context.respond(Message::new(&content)).ok();
+        if let (Ok(content), Some(sender)) = (message.decode::<Bytes>(), &message.sender) {
+            // As fast as the connection takes it, and no faster: a dropped answer would be waited for in vain.
+            context.remote().feed(sender, Message::new(&content)).await.ok();
         }
     }
 }

@@ -217,12 +217,13 @@ impl Remote {
     ///
     /// # Errors
     /// As [`send`](Self::send), but never because a queue is full.
-    pub async fn feed(&self, target: &Pid, message: Message) -> Result<(), SendError> {
+    pub async fn feed(&self, target: &Pid, mut message: Message) -> Result<(), SendError> {
         loop {
-            match self.inner.send(Lane::User, target, message.clone()) {
-                Err(SendError::Refused { reason: DeadLetterReason::QueueFull, .. }) => {}
-                other => return other,
-            }
+            message = match self.inner.try_send(Lane::User, target, message) {
+                Ok(()) => return Ok(()),
+                Err(Unsent::Failed(error)) => return Err(error),
+                Err(Unsent::Full(message)) => message,
+            };
             self.inner.room_for(target).await;
         }
     }
@@ -459,6 +460,12 @@ pub enum RemoteStartError {
     },
 }
 
+/// A message that was not sent, before anybody was told.
+enum Unsent {
+    Failed(SendError),
+    Full(Message),
+}
+
 /// Which messages concern an actor itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SystemKind {
@@ -520,23 +527,34 @@ struct Told {
 
 impl Inner {
     fn send(self: &Arc<Self>, lane: Lane, target: &Pid, message: Message) -> Result<(), SendError> {
+        self.try_send(lane, target, message).map_err(|unsent| match unsent {
+            Unsent::Failed(error) => error,
+            Unsent::Full(message) => {
+                let reason = DeadLetterReason::QueueFull;
+                self.count_dead_letter(target, &message, &reason);
+                SendError::Refused { target: target.clone(), reason }
+            }
+        })
+    }
+
+    fn try_send(self: &Arc<Self>, lane: Lane, target: &Pid, message: Message) -> Result<(), Unsent> {
         if target.address() == &*self.address {
             return self.deliver_local(target, message);
         }
         if *self.shutdown.borrow() {
-            return Err(SendError::ShutDown);
+            return Err(Unsent::Failed(SendError::ShutDown));
         }
         self.send_out(Outgoing { lane, target: target.clone(), message })
     }
 
-    fn deliver_local(self: &Arc<Self>, target: &Pid, message: Message) -> Result<(), SendError> {
+    fn deliver_local(self: &Arc<Self>, target: &Pid, message: Message) -> Result<(), Unsent> {
         let kind = SystemKind::of(message.type_name.as_str());
         if kind != SystemKind::User {
             if self.deliver_system(target, kind, &message) {
                 return Ok(());
             }
             let reason = DeadLetterReason::Unsendable(format!("a {} that says nothing", message.type_name));
-            return Err(SendError::Refused { target: target.clone(), reason });
+            return Err(Unsent::Failed(SendError::Refused { target: target.clone(), reason }));
         }
         let Some(process) = self.processes.find(target.id()) else {
             self.bury(target, message, DeadLetterReason::NoSuchActor);
@@ -546,11 +564,7 @@ impl Inner {
         let delivered = process.deliver(&mut letters);
         match (delivered, letters.pop_front()) {
             (_, None) => Ok(()),
-            (Ok(()), Some(letter)) => {
-                self.count_dead_letter(target, &letter.message, &DeadLetterReason::QueueFull);
-                let reason = DeadLetterReason::QueueFull;
-                Err(SendError::Refused { target: target.clone(), reason })
-            }
+            (Ok(()), Some(letter)) => Err(Unsent::Full(letter.message)),
             (Err(_), Some(letter)) => {
                 self.bury(target, letter.message, DeadLetterReason::NoSuchActor);
                 Ok(())

@@ -339,8 +339,7 @@ impl<T: GossipTransport + 'static> GossipTask<T> {
         }
         let listed = update.members.iter().filter(|member| member.runtime == PeerRuntime::Synod);
         let listed: BTreeSet<_> = listed.map(|member| member.id.clone()).collect();
-        let suspected: Vec<_> =
-            self.vouched.iter().filter(|member| !self.is_over(member)).cloned().collect();
+        let suspected: Vec<_> = self.vouched.iter().filter(|member| !self.is_over(member)).cloned().collect();
         self.vouched = listed;
         self.vouched.extend(suspected);
         let vouched: Vec<_> = self.vouched.iter().cloned().collect();

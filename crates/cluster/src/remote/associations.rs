@@ -16,24 +16,24 @@ use synod_core::{Authority, TimerInstant};
 
 use super::counters::add;
 use super::link::{Link, Offer, Outgoing};
-use super::{Inner, SendError, client, shut_down};
+use super::{Inner, SendError, Unsent, client, shut_down};
 use crate::lock;
 
 impl Inner {
     /// Sends a message to another node.
-    pub(super) fn send_out(self: &Arc<Self>, outgoing: Outgoing) -> Result<(), SendError> {
+    pub(super) fn send_out(self: &Arc<Self>, outgoing: Outgoing) -> Result<(), Unsent> {
         let link = match self.link(outgoing.target.address()) {
             Some(link) => link,
             None => match self.make_link(outgoing.target.address()) {
                 Ok(link) => link,
                 Err(LinkError::InvalidAddress) => {
                     let address = outgoing.target.address().to_owned();
-                    return Err(SendError::InvalidAddress { address });
+                    return Err(Unsent::Failed(SendError::InvalidAddress { address }));
                 }
                 Err(LinkError::TooMany) => {
                     let reason = DeadLetterReason::TooManyAssociations;
                     self.count_dead_letter(&outgoing.target, &outgoing.message, &reason);
-                    return Err(SendError::Refused { target: outgoing.target, reason });
+                    return Err(Unsent::Failed(SendError::Refused { target: outgoing.target, reason }));
                 }
             },
         };
@@ -45,10 +45,7 @@ impl Inner {
                 }
                 Ok(())
             }
-            Offer::Full(outgoing) => {
-                self.count_dead_letter(&outgoing.target, &outgoing.message, &DeadLetterReason::QueueFull);
-                Err(SendError::Refused { target: outgoing.target, reason: DeadLetterReason::QueueFull })
-            }
+            Offer::Full(outgoing) => Err(Unsent::Full(outgoing.message)),
             Offer::Closed(outgoing) => self.send_through_machine(&link, outgoing),
         }
     }
@@ -140,8 +137,9 @@ impl Inner {
         }
         add(&self.counters.dialects_corrected, 1);
         for outgoing in misread {
-            // What is refused now has been counted and told like everything that is refused.
-            drop(self.send_out(outgoing));
+            let (target, lane) = (outgoing.target.clone(), outgoing.lane);
+            // What is refused now is counted and told like everything that is refused.
+            drop(self.send(lane, &target, outgoing.message));
         }
     }
 
@@ -198,7 +196,7 @@ impl Inner {
         Ok(link)
     }
 
-    fn send_through_machine(self: &Arc<Self>, link: &Link, outgoing: Outgoing) -> Result<(), SendError> {
+    fn send_through_machine(self: &Arc<Self>, link: &Link, outgoing: Outgoing) -> Result<(), Unsent> {
         let mut refused = None;
         let bytes = outgoing.bytes();
         self.drive(|_, machine, _| {
@@ -213,9 +211,12 @@ impl Inner {
         });
         match refused {
             None => Ok(()),
-            Some(letter) => {
-                self.count_dead_letter(&letter.message.target, &letter.message.message, &letter.reason);
-                Err(SendError::Refused { target: letter.message.target, reason: letter.reason })
+            Some(DeadLetter { message, reason: DeadLetterReason::QueueFull, .. }) => {
+                Err(Unsent::Full(message.message))
+            }
+            Some(DeadLetter { message: outgoing, reason, .. }) => {
+                self.count_dead_letter(&outgoing.target, &outgoing.message, &reason);
+                Err(Unsent::Failed(SendError::Refused { target: outgoing.target, reason }))
             }
         }
     }

@@ -199,12 +199,17 @@ impl LaneFrames {
         let foreign = self.link.is_foreign();
         let mut kept = VecDeque::new();
         let mut count = 0;
-        while let Some(outgoing) = self.taken.pop_front() {
+        while let Some(mut outgoing) = self.taken.pop_front() {
             if foreign && let Some(reason) = harmful(&outgoing) {
                 self.inner.bury(&outgoing.target, outgoing.message, reason);
                 continue;
             }
-            match self.builder.push(&envelope(&outgoing)) {
+            // The payload is lent, not copied: a copy of bytes that nobody shares yet would allocate.
+            let payload = std::mem::take(&mut outgoing.message.payload);
+            let envelope = envelope(&outgoing, payload);
+            let pushed = self.builder.push(&envelope);
+            outgoing.message.payload = envelope.payload;
+            match pushed {
                 Ok(Push::Added) => {
                     count += 1;
                     if keep {
@@ -256,14 +261,14 @@ impl Stream for LaneFrames {
     }
 }
 
-fn envelope(outgoing: &Outgoing) -> Envelope<'_> {
+fn envelope(outgoing: &Outgoing, payload: Bytes) -> Envelope<'_> {
     let Outgoing { target, message, .. } = outgoing;
     Envelope {
         target: target.as_ref(),
         sender: message.sender.as_ref().map(super::pid::Pid::as_ref),
         type_name: message.type_name.as_str(),
         serializer: message.serializer,
-        payload: message.payload.clone(),
+        payload,
         headers: message.headers.as_deref(),
     }
 }
