@@ -384,7 +384,8 @@ impl Remote {
     }
 
     fn spawn_actor<A: Actor>(&self, id: &str, actor: A) -> Result<Pid, RegisterError> {
-        let mailbox = Arc::new(Mailbox::new(self.inner.config.mailbox_messages_max));
+        let RemoteConfig { mailbox_messages_max, mailbox_bytes_max, .. } = self.inner.config;
+        let mailbox = Arc::new(Mailbox::new(mailbox_messages_max, mailbox_bytes_max));
         if *self.inner.shutdown.borrow() {
             return Err(RegisterError::ShutDown);
         }

@@ -32,6 +32,8 @@ pub struct RemoteConfig {
     pub inbound_connections_max: usize,
     /// Most messages in the mailbox of one actor. 1 to 10 000 000. Default 65 536.
     pub mailbox_messages_max: usize,
+    /// Most bytes in the mailbox of one actor; one message fits whatever its size. 1 KiB to 4 GiB. Default 64 MiB.
+    pub mailbox_bytes_max: usize,
     /// How long a stream waits for a full mailbox before what it holds for it becomes dead letters. Everything behind on
     /// the same lane waits with it. 0 to 1 min. Default 1 s.
     pub mailbox_patience: Duration,
@@ -56,6 +58,7 @@ impl RemoteConfig {
             handshake_timeout: Duration::from_secs(5),
             inbound_connections_max: 1024,
             mailbox_messages_max: 65_536,
+            mailbox_bytes_max: 64 << 20,
             mailbox_patience: Duration::from_secs(1),
             processes_max: 1_000_000,
             requests_max: 1_000_000,
@@ -73,6 +76,7 @@ impl RemoteConfig {
             ("lane_bytes_max", self.lane_bytes_max, 64 << 10, 4 << 30),
             ("inbound_connections_max", self.inbound_connections_max, 1, 100_000),
             ("mailbox_messages_max", self.mailbox_messages_max, 1, 10_000_000),
+            ("mailbox_bytes_max", self.mailbox_bytes_max, 1 << 10, 4 << 30),
             ("processes_max", self.processes_max, 16, 100_000_000),
             ("requests_max", self.requests_max, 1, 100_000_000),
         ];

@@ -15,7 +15,8 @@ use crate::lock;
 #[derive(Debug)]
 pub(super) struct Mailbox {
     contents: Mutex<Contents>,
-    capacity: usize,
+    messages_max: usize,
+    bytes_max: usize,
     /// Set when `system` has something, so that the reader need not lock between two letters.
     system_waits: AtomicBool,
     arrived: Notify,
@@ -25,15 +26,17 @@ pub(super) struct Mailbox {
 #[derive(Debug, Default)]
 struct Contents {
     letters: VecDeque<Letter>,
+    bytes: usize,
     system: VecDeque<SystemMessage>,
     closed: bool,
 }
 
 impl Mailbox {
-    pub(super) fn new(capacity: usize) -> Self {
+    pub(super) fn new(messages_max: usize, bytes_max: usize) -> Self {
         Self {
             contents: Mutex::default(),
-            capacity,
+            messages_max,
+            bytes_max,
             system_waits: AtomicBool::new(false),
             arrived: Notify::new(),
             room: Arc::new(Notify::new()),
@@ -47,6 +50,7 @@ impl Mailbox {
                 let mut contents = lock(&self.contents);
                 if !contents.letters.is_empty() || !contents.system.is_empty() {
                     std::mem::swap(&mut contents.letters, taken);
+                    contents.bytes = 0;
                     break;
                 }
             }
@@ -86,11 +90,21 @@ impl Process for Mailbox {
             return Err(ProcessEnded);
         }
         let was_empty = contents.letters.is_empty();
-        let room = self.capacity - contents.letters.len();
-        if was_empty && letters.len() <= room {
+        let (mut fit, mut bytes) = (0, contents.bytes);
+        let room = self.messages_max - contents.letters.len();
+        for letter in letters.iter().take(room) {
+            let more = bytes + letter.message.queue_bytes();
+            // One letter always fits, however large: it was bounded when it was read.
+            if more > self.bytes_max && !(was_empty && fit == 0) {
+                break;
+            }
+            bytes = more;
+            fit += 1;
+        }
+        contents.bytes = bytes;
+        if was_empty && fit == letters.len() {
             std::mem::swap(&mut contents.letters, letters);
         } else {
-            let fit = room.min(letters.len());
             contents.letters.extend(letters.drain(..fit));
         }
         let wake = was_empty && !contents.letters.is_empty();
@@ -139,7 +153,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_takes_what_fits_in_order_and_leaves_the_rest() {
-        let mailbox = Mailbox::new(3);
+        let mailbox = Mailbox::new(3, usize::MAX);
         let mut five = letters(5);
         assert_eq!(mailbox.deliver(&mut five), Ok(()));
         assert_eq!(five.iter().map(|letter| letter.request_id).collect::<Vec<_>>(), [3, 4]);
@@ -154,8 +168,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn it_is_bounded_by_bytes_and_still_takes_one_that_is_larger() {
+        let letter = |bytes: usize| Letter {
+            request_id: 0,
+            message: Message::raw("test.Large".into(), vec![0; bytes].into()),
+        };
+        let mailbox = Mailbox::new(100, 1000);
+        let mut large = VecDeque::from([letter(5000), letter(1)]);
+        assert_eq!((mailbox.deliver(&mut large), large.len()), (Ok(()), 1));
+        let mut taken = VecDeque::new();
+        mailbox.take(&mut taken).await;
+        let mut several: VecDeque<_> = (0..9).map(|_| letter(200)).collect();
+        assert_eq!(mailbox.deliver(&mut several), Ok(()));
+        assert_eq!(several.len(), 6, "three of 200 bytes and what they take besides");
+    }
+
+    #[tokio::test]
     async fn what_concerns_the_actor_overtakes_and_the_end_gives_everything_back() {
-        let mailbox = Mailbox::new(3);
+        let mailbox = Mailbox::new(3, usize::MAX);
         mailbox.deliver(&mut letters(2)).expect("open");
         mailbox.tell(SystemMessage::Stop).expect("open");
         mailbox.tell(SystemMessage::Stop).expect("open");
