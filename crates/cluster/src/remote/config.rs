@@ -33,7 +33,7 @@ pub struct RemoteConfig {
     /// Most messages in the mailbox of one actor. 1 to 10 000 000. Default 65 536.
     pub mailbox_messages_max: usize,
     /// How long a stream waits for a full mailbox before what it holds for it becomes dead letters. Everything behind on
-    /// the same lane waits with it. 0 to 1 min. Default 1 s.
+    /// the same lane waits with it, but only once per frame and mailbox. 0 to 1 min. Default 1 s.
     pub mailbox_patience: Duration,
     /// Most actors and other processes. 16 to 100 000 000. Default 1 000 000.
     pub processes_max: usize,

@@ -75,6 +75,7 @@ pub(super) async fn accept(inner: Arc<Inner>, listener: TcpListener) {
 
 async fn serve_connection(inner: Arc<Inner>, socket: Socket, peer: String) {
     let established = socket.established();
+    let progress = established.clone();
     let mut shutdown = inner.shutdown.subscribe();
     let connection_inner = Arc::clone(&inner);
     let connection_peer: Arc<str> = Arc::from(peer.as_str());
@@ -105,7 +106,9 @@ async fn serve_connection(inner: Arc<Inner>, socket: Socket, peer: String) {
             }
         }
     };
-    if let Err(error) = ended {
+    if progress.is_expired() {
+        inner.refuse(&peer, "a connection that did not say who it is in time; it was closed");
+    } else if let Err(error) = ended {
         tracing::debug!(%error, peer, "a connection ended");
     }
 }
@@ -240,7 +243,7 @@ impl StreamReader {
             link.note_runtime(PeerRuntime::Synod);
         }
         let mut shutdown = self.inner.shutdown.subscribe();
-        let mut unreadable = 0;
+        let mut useless = 0;
         loop {
             let next = tokio::select! {
                 next = self.frames.message() => next,
@@ -251,8 +254,9 @@ impl StreamReader {
                 // Go takes an end that is no error for one it caused itself and would not open the stream again.
                 Ok(None) => return Status::unavailable("the peer ended the stream"),
                 Err(status) => {
-                    // Whatever gRPC refuses by itself: a frame beyond all bounds, a broken connection.
-                    if matches!(status.code(), tonic::Code::OutOfRange | tonic::Code::ResourceExhausted) {
+                    // What gRPC refuses by itself (beyond all bounds, broken off, badly compressed) has no cause but
+                    // the peer. A connection that was lost has one.
+                    if std::error::Error::source(&status).is_none() {
                         add(&self.inner.counters.frames_refused, 1);
                         self.inner.refuse(&self.peer, &format!("{}; the stream was ended", status.message()));
                     }
@@ -260,21 +264,20 @@ impl StreamReader {
                 }
             };
             add(&self.inner.counters.frames_received, 1);
-            match Frame::decode(frame) {
-                Ok(Frame::Batch(batch)) => self.take(&batch, connection, link.as_ref()).await,
+            let problem = match Frame::decode(frame) {
+                Ok(Frame::Batch(batch)) => {
+                    self.take(&batch, connection, link.as_ref()).await;
+                    continue;
+                }
                 Ok(Frame::Disconnect) => return Status::unavailable("the peer disconnected"),
-                Ok(Frame::Connect(_) | Frame::Connected(_)) => {
-                    add(&self.inner.counters.frames_refused, 1);
-                    self.inner.refuse(&self.peer, "a second handshake; it was ignored");
-                }
-                Err(error) => {
-                    add(&self.inner.counters.frames_refused, 1);
-                    self.inner.refuse(&self.peer, &error.to_string());
-                    unreadable += 1;
-                    if unreadable == UNREADABLE_FRAMES_MAX {
-                        return Status::invalid_argument("too many frames could not be read");
-                    }
-                }
+                Ok(Frame::Connect(_) | Frame::Connected(_)) => "a second handshake; it was ignored".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            add(&self.inner.counters.frames_refused, 1);
+            self.inner.refuse(&self.peer, &problem);
+            useless += 1;
+            if useless == USELESS_FRAMES_MAX {
+                return Status::invalid_argument("too many frames could not be used");
             }
         }
     }
@@ -298,6 +301,7 @@ impl StreamReader {
         let inner = Arc::clone(&self.inner);
         if inner.is_blocked(&connection.member_id) {
             add(&inner.counters.messages_from_blocked, batch.len());
+            inner.refuse(&self.peer, "messages of a blocked member; they were ignored");
             return;
         }
         if let (Some(link), Some(dialect)) = (link, batch.dialect()) {
@@ -375,6 +379,8 @@ impl StreamReader {
 pub(super) struct Group<'a> {
     target: Option<&'a str>,
     process: Option<Arc<dyn Process>>,
+    /// Targets of the same batch that have used up the patience for a full mailbox, and are not waited for again.
+    stuck: Vec<&'a str>,
 }
 
 impl<'a> Group<'a> {
@@ -400,10 +406,19 @@ impl Inner {
             Some(process) => match process.deliver(letters) {
                 Err(_) => DeadLetterReason::NoSuchActor,
                 Ok(()) if letters.is_empty() => return,
-                Ok(()) => match self.deliver_patiently(&**process, letters).await {
-                    Some(reason) => reason,
-                    None => return,
-                },
+                Ok(()) => {
+                    let is_stuck = group.stuck.iter().any(|stuck| same_text(stuck, target));
+                    let patience = if is_stuck { Duration::ZERO } else { self.config.mailbox_patience };
+                    match self.deliver_patiently(&**process, letters, patience).await {
+                        None => return,
+                        Some(reason) => {
+                            if !is_stuck {
+                                group.stuck.push(target);
+                            }
+                            reason
+                        }
+                    }
+                }
             },
         };
         let target = Pid::new(Arc::clone(&self.address), target);
@@ -417,8 +432,9 @@ impl Inner {
         &self,
         process: &dyn Process,
         letters: &mut VecDeque<Letter>,
+        patience: Duration,
     ) -> Option<DeadLetterReason> {
-        let deadline = tokio::time::Instant::now() + self.config.mailbox_patience;
+        let deadline = tokio::time::Instant::now() + patience;
         if let Some(room) = process.room() {
             loop {
                 let mut has_room = std::pin::pin!(room.notified());
@@ -491,7 +507,7 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Frames that wait to go back on a stream: there are never more than these.
 const ANSWERS_MAX: usize = 4;
-/// After so many unreadable frames a stream is ended.
-const UNREADABLE_FRAMES_MAX: usize = 16;
+/// After so many frames that cannot be used a stream is ended.
+const USELESS_FRAMES_MAX: usize = 16;
 /// Type names that a stream remembers.
 const TYPE_NAMES_KEPT: usize = 4096;
