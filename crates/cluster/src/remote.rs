@@ -338,6 +338,20 @@ impl Remote {
         self.inner.processes.len()
     }
 
+    /// How many addresses this node knows something about, as a peer's or a target's.
+    #[must_use]
+    pub fn peer_count(&self) -> usize {
+        self.inner.links().len()
+    }
+
+    /// How many tasks run for actors, connections and streams.
+    #[must_use]
+    pub fn task_count(&self) -> usize {
+        let mut tasks = lock(&self.inner.tasks);
+        while tasks.try_join_next().is_some() {}
+        tasks.len()
+    }
+
     /// How many requests wait for an answer.
     #[must_use]
     pub fn pending_requests(&self) -> usize {
@@ -504,7 +518,7 @@ impl Inner {
         if *self.shutdown.borrow() {
             return Err(SendError::ShutDown);
         }
-        self.send_out(Outgoing { lane, target: target.clone(), message })
+        self.send_out(Outgoing { lane, target: target.clone(), message, resent: false })
     }
 
     fn deliver_local(self: &Arc<Self>, target: &Pid, message: Message) -> Result<(), SendError> {

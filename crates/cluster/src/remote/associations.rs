@@ -13,6 +13,7 @@ use synod_core::outbound::{
 };
 use synod_core::remote::RemoteEvent;
 use synod_core::{Authority, TimerInstant};
+use synod_wire::Dialect;
 
 use super::counters::add;
 use super::link::{Link, Offer, Outgoing};
@@ -115,33 +116,35 @@ impl Inner {
         });
     }
 
-    /// Connection `number` of `link` is gone. What was not sent waits for the next one, `resend` before it.
-    pub(super) fn lost(self: &Arc<Self>, link: &Link, number: u64, resend: Vec<Outgoing>) {
-        self.drive(|_, machine, now| {
+    /// Connection `number` of `link` is gone. What was not sent waits for the next one. If the peer `misread` what was
+    /// sent on a guess of its dialect, that goes before it, in the other dialect.
+    pub(super) fn lost(self: &Arc<Self>, link: &Link, number: u64, misread: bool) {
+        self.drive(|inner, machine, now| {
             let Some(unsent) = link.close(number) else { return machine.poll(now) };
+            let guessed = link.take_unconfirmed(misread);
+            if !guessed.is_empty() {
+                add(&inner.counters.dialects_corrected, 1);
+                tracing::info!(peer = %link.authority, dialect = ?link.dialect(), "the peer seems to speak the other dialect");
+            }
             let outcome = machine.handle_disconnected(&link.authority, now);
             let mut outcome = outcome.unwrap_or_else(|_| machine.poll(now));
-            for outgoing in resend.into_iter().chain(unsent) {
+            let unsent = guessed.into_iter().chain(unsent).map(|outgoing| {
                 let bytes = outgoing.bytes();
-                let sent = machine.send(&link.authority, outgoing, bytes);
-                outcome.dead_letters.extend(sent.dead_letters);
-                outcome.connect.extend(sent.connect);
-                outcome.wake_at = sent.wake_at;
-            }
+                (outgoing, bytes)
+            });
+            let returned = machine.handle_unsent(&link.authority, unsent.collect());
+            outcome.dead_letters.extend(returned.dead_letters);
+            outcome.connect.extend(returned.connect);
+            outcome.wake_at = returned.wake_at;
             outcome
         });
         add(&self.counters.connections_lost, 1);
     }
 
-    /// Sends again what a peer did not understand.
-    pub(super) fn resend(self: &Arc<Self>, misread: Vec<Outgoing>) {
-        if misread.is_empty() {
-            return;
-        }
-        add(&self.counters.dialects_corrected, 1);
-        for outgoing in misread {
-            // What is refused now has been counted and told like everything that is refused.
-            drop(self.send_out(outgoing));
+    /// A peer wrote in `dialect`. What it misread goes out again.
+    pub(super) fn note_dialect(&self, link: &Link, dialect: Dialect) {
+        if link.note_dialect(dialect) {
+            add(&self.counters.dialects_corrected, 1);
         }
     }
 

@@ -20,7 +20,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message as _;
 use synod_core::Authority;
 use synod_core::outbound::DeadLetterReason;
-use synod_core::roster::PeerRuntime;
 use synod_wire::limits::FRAME_BYTES_RECEIVED_MAX;
 use synod_wire::remote::connect_request::ConnectionType;
 use synod_wire::remote::{ConnectResponse, RemoteMessage, ServerConnection};
@@ -236,12 +235,9 @@ impl StreamReader {
     }
 
     async fn read(&mut self, connection: &ServerConnection) -> Status {
+        // What the peer runs is believed only where this node dials it: anybody can claim another's address here, and a
+        // Go node would die of what only synod nodes are sent.
         let link = self.inner.link_to(&connection.address);
-        if let Some(link) = &link
-            && !connection.runtime.is_empty()
-        {
-            link.note_runtime(PeerRuntime::Synod);
-        }
         let mut shutdown = self.inner.shutdown.subscribe();
         let mut useless = 0;
         loop {
@@ -305,7 +301,7 @@ impl StreamReader {
             return;
         }
         if let (Some(link), Some(dialect)) = (link, batch.dialect()) {
-            inner.resend(link.note_dialect(dialect));
+            inner.note_dialect(link, dialect);
         }
         add(&inner.counters.messages_received, batch.len());
         let mut group = Group::default();

@@ -54,11 +54,6 @@ impl RawServer {
         in_time(self.streams.recv()).await.expect("the server runs")
     }
 
-    /// Whether a stream waits to be taken.
-    pub(crate) fn has_incoming(&self) -> bool {
-        !self.streams.is_empty()
-    }
-
     /// The next connection of a node, after the handshakes of a Go node: its control stream and its user stream.
     pub(crate) async fn connection(&mut self) -> (RawCall, RawCall) {
         let control = self.incoming().await.shake_hands("").await;
@@ -100,7 +95,8 @@ impl Incoming {
         let response = Response::builder().header("content-type", "application/grpc").body(());
         let answers =
             self.respond.send_response(response.expect("a response"), false).expect("the stream stands");
-        RawCall { request: self.request, answers, unread: BytesMut::new(), peer: None, address: self.address }
+        let (request, address) = (self.request, self.address);
+        RawCall { request, answers, unread: BytesMut::new(), peer: None, largest: 0, address }
     }
 }
 
@@ -110,6 +106,8 @@ pub(crate) struct RawCall {
     answers: SendStream<Bytes>,
     unread: BytesMut,
     address: String,
+    /// The largest frame so far, in bytes.
+    pub(crate) largest: usize,
     /// What the node said in its handshake.
     pub(crate) peer: Option<ServerConnection>,
 }
@@ -162,6 +160,7 @@ impl RawCall {
             if self.unread.len() >= 5 {
                 let length = u32::from_be_bytes([1, 2, 3, 4].map(|at| self.unread[at])) as usize;
                 if self.unread.len() >= 5 + length {
+                    self.largest = self.largest.max(length);
                     return Some(self.unread.split_to(5 + length).split_off(5).freeze());
                 }
             }

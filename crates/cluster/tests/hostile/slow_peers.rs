@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use synod_cluster::EventStream;
-use synod_cluster::remote::{Lane, Remote, RemoteConfig, SendError};
+use synod_cluster::remote::{Lane, Pid, Remote, RemoteConfig, RequestError, SendError};
 use synod_core::Authority;
-use synod_core::outbound::{DeadLetterReason, OutboundConfig, OverflowPolicy};
+use synod_core::outbound::{DeadLetterReason, OutboundConfig, OutboundEvent, OverflowPolicy};
 use synod_core::remote::RemoteEvent;
 
 use super::node::{Node, PATIENCE, config, eventually, text};
@@ -119,21 +119,23 @@ async fn a_peer_that_accepts_and_then_says_nothing_is_given_up() {
     // It takes connections and never says a word; HTTP/2 itself does not begin.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
-    let silent = synod_cluster::remote::Pid::new(address.as_str(), "sink");
+    let silent = Pid::new(address.as_str(), "sink");
     let error = node.remote.request(&silent, text("hello"), PATIENCE).await.expect_err("nobody answers");
-    assert!(matches!(error, synod_cluster::remote::RequestError::DeadLetter { .. }), "{error}");
+    assert!(matches!(error, RequestError::DeadLetter { .. }), "{error}");
     assert_eq!(node.counters().connects_failed(), 2);
     // It does HTTP/2 but never answers the handshake.
     let mut server = RawServer::start().await;
-    let error = node.remote.request(&server.pid("sink"), text("hello"), PATIENCE).await.expect_err("no answer");
-    assert!(matches!(error, synod_cluster::remote::RequestError::DeadLetter { .. }), "{error}");
+    let (remote, sink) = (node.remote.clone(), server.pid("sink"));
+    let request = tokio::spawn(async move { remote.request(&sink, text("hello"), PATIENCE).await });
     let mut call = server.incoming().await.accept();
     assert!(call.frame().await.is_some(), "the handshake came");
     assert_eq!(call.frame().await, None, "and then the node gave up");
+    let error = request.await.expect("no panic").expect_err("no answer");
+    assert!(matches!(error, RequestError::DeadLetter { .. }), "{error}");
     node.event("an unreachable address", |event| {
         matches!(
             event,
-            RemoteEvent::Association(synod_core::outbound::OutboundEvent::Unreachable { .. })
+            RemoteEvent::Association(OutboundEvent::Unreachable { .. })
         )
     })
     .await;
