@@ -127,8 +127,7 @@ async fn open_stream(
 ) -> Result<Streaming<Bytes>, ConnectError> {
     let hello = hello(inner)?;
     let frames = LaneFrames::new(Arc::clone(inner), Arc::clone(link), lane, number, hello);
-    let mut grpc =
-        tonic::client::Grpc::new(channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
+    let mut grpc = tonic::client::Grpc::new(channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
     grpc.ready().await.map_err(|error| ConnectError::Dial(error.to_string()))?;
     let path = PathAndQuery::from_static(names::RECEIVE_METHOD);
     let answer = grpc.streaming(Request::new(frames), path, FrameCodec).await?;

@@ -266,7 +266,9 @@ impl StreamReader {
                     continue;
                 }
                 Ok(Frame::Disconnect) => return Status::unavailable("the peer disconnected"),
-                Ok(Frame::Connect(_) | Frame::Connected(_)) => "a second handshake; it was ignored".to_owned(),
+                Ok(Frame::Connect(_) | Frame::Connected(_)) => {
+                    "a second handshake; it was ignored".to_owned()
+                }
                 Err(error) => error.to_string(),
             };
             add(&self.inner.counters.frames_refused, 1);

@@ -10,7 +10,9 @@ use synod_wire::names;
 use synod_wire::remote::{MessageBatch, MessageEnvelope};
 use tonic::Code;
 
-use super::node::{Node, PATIENCE, TEXT, batch, config, envelope, eventually, frame, text, to_probe, wire_pid};
+use super::node::{
+    Node, PATIENCE, TEXT, batch, config, envelope, eventually, frame, text, to_probe, wire_pid,
+};
 use super::raw_client::RawClient;
 use super::raw_server::{RawServer, Received};
 

@@ -101,7 +101,7 @@ async fn compressed_frames_are_read_and_bombs_are_not() {
     stream.send_flagged(1, b"no gzip at all");
     assert_eq!(stream.answer().await, Answer::Status(Code::Internal as i32));
     assert_eq!(node.counters().frames_refused(), 1);
-    // A bomb: small to send, beyond the bound when unpacked. `hostile_memory` measures what it costs.
+    // A bomb: small to send, beyond the bound when unpacked.
     let mut stream = client.call(RECEIVE, &gzip).await;
     stream.send(&hello("raw#1", NOWHERE));
     stream.greeting().await;

@@ -102,7 +102,10 @@ async fn whoever_waits_for_nobody_is_told_and_nobody_else_is() {
     assert_eq!((answers[0].target.id(), answers[0].type_name.as_str()), ("watcher", names::TERMINATED));
     let not_found = Terminated { who: Some(nobody.clone()), why: TerminatedReason::NotFound.into() };
     assert_eq!(answers[0].payload, not_found.encode_to_vec());
-    assert_eq!((answers[1].target.id(), answers[1].type_name.as_str()), ("asker", names::DEAD_LETTER_RESPONSE));
+    assert_eq!(
+        (answers[1].target.id(), answers[1].type_name.as_str()),
+        ("asker", names::DEAD_LETTER_RESPONSE)
+    );
     assert_eq!(answers[1].payload, DeadLetterResponse { target: Some(nobody) }.encode_to_vec());
     assert!(answers.iter().all(|answer| answer.sender.is_none()));
     assert_eq!(answers.len(), 2);

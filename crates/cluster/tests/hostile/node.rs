@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
-use synod_cluster::remote::{
-    Actor, ActorContext, Message, Pid, Remote, RemoteConfig, RemoteCounters, TypeName,
-};
+use synod_cluster::remote::{Actor, ActorContext, Message, Remote, RemoteConfig, RemoteCounters, TypeName};
 use synod_cluster::{Delivery, EventStream, Subscription};
 use synod_core::membership::ClusterEvent;
 use synod_core::outbound::OutboundConfig;
@@ -98,9 +96,7 @@ impl Node {
 
     /// Waits until observers were told of an input that was refused for `problem`.
     pub(crate) async fn refused(&mut self, problem: &str) {
-        let wanted = |event: &RemoteEvent| {
-            matches!(event, RemoteEvent::InputRefused { problem: told, .. } if told.contains(problem))
-        };
+        let wanted = |event: &RemoteEvent| matches!(event, RemoteEvent::InputRefused { problem: told, .. } if told.contains(problem));
         self.event(problem, wanted).await;
     }
 

@@ -111,11 +111,7 @@ async fn a_peer_that_takes_every_connection_and_ends_it_is_not_stormed() {
 struct Watcher;
 
 impl Actor for Watcher {
-    async fn receive(
-        &mut self,
-        context: &mut ActorContext,
-        message: Message,
-    ) {
+    async fn receive(&mut self, context: &mut ActorContext, message: Message) {
         let text = String::from_utf8_lossy(&message.payload).into_owned();
         let (address, id) = text.split_once('/').expect("a pid");
         context.watch(&Pid::new(address, id));

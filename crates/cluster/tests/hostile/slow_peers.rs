@@ -133,10 +133,7 @@ async fn a_peer_that_accepts_and_then_says_nothing_is_given_up() {
     let error = request.await.expect("no panic").expect_err("no answer");
     assert!(matches!(error, RequestError::DeadLetter { .. }), "{error}");
     node.event("an unreachable address", |event| {
-        matches!(
-            event,
-            RemoteEvent::Association(OutboundEvent::Unreachable { .. })
-        )
+        matches!(event, RemoteEvent::Association(OutboundEvent::Unreachable { .. }))
     })
     .await;
     node.serves_an_honest_peer().await;
