@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 use synod_cluster::remote::{Actor, ActorContext, Message, Pid, RemoteConfig};
-use synod_core::outbound::{DeadLetterReason, OutboundConfig};
+use synod_core::outbound::{DeadLetterReason, OutboundConfig, OutboundEvent};
 use synod_core::remote::RemoteEvent;
 use synod_wire::remote::RemoteMessage;
 use tonic::Code;
@@ -64,25 +64,31 @@ async fn what_waits_when_a_connection_ends_goes_over_the_next_one() {
 
 #[tokio::test]
 async fn what_a_connection_gives_back_goes_before_what_still_waited_for_it() {
-    // One message at a time leaves the backlog, so a connection that ends at once has older ones than the backlog.
+    // One message at a time leaves the backlog. Each is larger than what a peer that does not read lets through, so after
+    // a few of them the lane holds some, the backlog holds newer ones, and both wait when the connection ends.
     let outbound = OutboundConfig { flush_batch: 1, queue_bytes_max: 64 << 20, ..config().outbound };
     let mut node = Node::start(RemoteConfig { outbound, ..config() }).await;
     let mut server = RawServer::start().await;
     let sink = server.pid("sink");
-    const MESSAGES: usize = 1000;
+    const MESSAGES: usize = 100;
     for number in 0..MESSAGES {
-        node.remote.send(&sink, text(&body(number))).expect("it waits");
+        let large = format!("{number}{}", " ".repeat(128 << 10));
+        node.remote.send(&sink, text(&large)).expect("it waits");
     }
-    let mut seen = Vec::new();
-    for _ in 0..10 {
-        let (_control, user) = server.connection().await;
-        user.end(Code::Unavailable as i32);
-    }
+    let (_control, user) = server.connection().await;
+    node.event("a part of the backlog", |event| {
+        matches!(event, RemoteEvent::Association(OutboundEvent::Flushed { remaining, .. })
+            if (1..MESSAGES - 10).contains(remaining))
+    })
+    .await;
+    user.end(Code::Unavailable as i32);
     let (_control, mut user) = server.connection().await;
-    while seen.last() != Some(&(MESSAGES - 1)) {
+    let mut seen = Vec::new();
+    while seen.len() < MESSAGES && seen.last() != Some(&(MESSAGES - 1)) {
         seen.extend(numbers(&user.batch().await.expect("messages").0));
     }
-    assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "{seen:?}");
+    assert!(seen.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{seen:?}");
+    assert!(seen[0] < 5, "only what was in a frame is lost: {}", seen[0]);
     assert_eq!(node.counters().dead_letters(), 0);
     node.serves_an_honest_peer().await;
 }
