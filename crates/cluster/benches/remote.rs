@@ -135,21 +135,14 @@ fn compare(load: &Load) -> Result<(), Failure> {
     let own = std::env::current_exe()?;
     let go = build_go()?;
     let mut table = vec![
-        "mode   side   messages/s (median)   ratio   bytes out/in per message   allocations driver/server"
-            .to_owned(),
+        "mode   side   messages/s (median)   ratio   bytes out/in per message   allocations driver/server".to_owned(),
     ];
     for mode in ["tell", "echo", "ask"] {
         let mut figures: [Vec<Figures>; 2] = Default::default();
         for _ in 0..load.rounds {
             figures[0].push(run_pair(&own, &["serve"], &["drive"], load, mode)?);
             if let Some(go) = &go {
-                figures[1].push(run_pair(
-                    go,
-                    &["serve", "--port", "0"],
-                    &["drive", "--port", "0"],
-                    load,
-                    mode,
-                )?);
+                figures[1].push(run_pair(go, &["serve", "--port", "0"], &["drive", "--port", "0"], load, mode)?);
             }
         }
         let medians = figures.map(|mut of_side| {
@@ -268,11 +261,7 @@ async fn serve() -> Result<(), Failure> {
     let remote = start().await?;
     remote.spawn_named("sink", Sink { count: 0 })?;
     remote.spawn_named("echo", Echo)?;
-    writeln!(
-        std::io::stdout(),
-        "{}",
-        serde_json::json!({"event": "ready", "address": remote.authority().as_str()})
-    )?;
+    writeln!(std::io::stdout(), "{}", serde_json::json!({"event": "ready", "address": remote.authority().as_str()}))?;
     tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink())).await??;
     Ok(())
 }
@@ -327,19 +316,11 @@ async fn drive(load: &Load) -> Result<(), Failure> {
     };
     exchange(&remote, load, &control).await?;
     let server_before: serde_json::Value = serde_json::from_str(&control("stats").await?)?;
-    let before = (
-        ALLOCATIONS.load(Ordering::Relaxed),
-        remote.counters().bytes_sent(),
-        remote.counters().bytes_received(),
-    );
+    let before = (ALLOCATIONS.load(Ordering::Relaxed), remote.counters().bytes_sent(), remote.counters().bytes_received());
     let started = Instant::now();
     exchange(&remote, load, &control).await?;
     let seconds = started.elapsed().as_secs_f64();
-    let after = (
-        ALLOCATIONS.load(Ordering::Relaxed),
-        remote.counters().bytes_sent(),
-        remote.counters().bytes_received(),
-    );
+    let after = (ALLOCATIONS.load(Ordering::Relaxed), remote.counters().bytes_sent(), remote.counters().bytes_received());
     let server_after: serde_json::Value = serde_json::from_str(&control("stats").await?)?;
     let messages = load.messages as f64;
     let server_mallocs = |stats: &serde_json::Value| stats["mallocs"].as_f64().unwrap_or_default();
