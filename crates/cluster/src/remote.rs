@@ -20,10 +20,12 @@ mod client;
 mod codec;
 mod config;
 mod counters;
+mod detach;
 mod link;
 mod mailbox;
 mod message;
 mod pid;
+mod post;
 mod process;
 mod requests;
 mod server;
@@ -39,9 +41,8 @@ pub use pid::Pid;
 pub use process::{Letter, Process, ProcessEnded, RegisterError, SystemMessage};
 pub use requests::RequestError;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -49,11 +50,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use prost::Name;
-use synod_core::membership::ClusterEvent;
 use synod_core::outbound::{AssociationState, DeadLetterReason, OutboundPipeline};
-use synod_core::remote::RemoteEvent;
 use synod_core::{Authority, TimerInstant};
-use synod_wire::actor::{DeadLetterResponse, PoisonPill, Stop, Terminated, TerminatedReason, Unwatch, Watch};
+use synod_wire::actor::{PoisonPill, Stop, TerminatedReason};
 use synod_wire::limits::ACTOR_ID_BYTES_MAX;
 use synod_wire::names;
 use tokio::net::TcpListener;
@@ -346,6 +345,20 @@ impl Remote {
         self.inner.processes.len()
     }
 
+    /// How many addresses this node knows something about, as a peer's or a target's.
+    #[must_use]
+    pub fn peer_count(&self) -> usize {
+        self.inner.links().len()
+    }
+
+    /// How many tasks run for actors, connections and streams.
+    #[must_use]
+    pub fn task_count(&self) -> usize {
+        let mut tasks = lock(&self.inner.tasks);
+        while tasks.try_join_next().is_some() {}
+        tasks.len()
+    }
+
     /// How many requests wait for an answer.
     #[must_use]
     pub fn pending_requests(&self) -> usize {
@@ -407,7 +420,7 @@ impl Remote {
         self.inner.tell_terminated(watcher, who, why);
     }
 
-    fn bury(&self, target: &Pid, message: Message, reason: DeadLetterReason) {
+    fn bury(&self, target: &Pid, message: &Message, reason: &DeadLetterReason) {
         self.inner.bury(target, message, reason);
     }
 }
@@ -526,191 +539,6 @@ struct Told {
     count: usize,
 }
 
-impl Inner {
-    fn send(self: &Arc<Self>, lane: Lane, target: &Pid, message: Message) -> Result<(), SendError> {
-        self.try_send(lane, target, message).map_err(|unsent| match unsent {
-            Unsent::Failed(error) => error,
-            Unsent::Full(message) => {
-                let reason = DeadLetterReason::QueueFull;
-                self.count_dead_letter(target, &message, &reason);
-                SendError::Refused { target: target.clone(), reason }
-            }
-        })
-    }
-
-    fn try_send(self: &Arc<Self>, lane: Lane, target: &Pid, message: Message) -> Result<(), Unsent> {
-        if target.address() == &*self.address {
-            return self.deliver_local(target, message);
-        }
-        if *self.shutdown.borrow() {
-            return Err(Unsent::Failed(SendError::ShutDown));
-        }
-        self.send_out(Outgoing { lane, target: target.clone(), message })
-    }
-
-    fn deliver_local(self: &Arc<Self>, target: &Pid, message: Message) -> Result<(), Unsent> {
-        let kind = SystemKind::of(message.type_name.as_str());
-        if kind != SystemKind::User {
-            if self.deliver_system(target, kind, &message) {
-                return Ok(());
-            }
-            let reason = DeadLetterReason::Unsendable(format!("a {} that says nothing", message.type_name));
-            return Err(Unsent::Failed(SendError::Refused { target: target.clone(), reason }));
-        }
-        let Some(process) = self.processes.find(target.id()) else {
-            self.bury(target, message, DeadLetterReason::NoSuchActor);
-            return Ok(());
-        };
-        let mut letters = VecDeque::from([Letter { request_id: target.request_id(), message }]);
-        let delivered = process.deliver(&mut letters);
-        match (delivered, letters.pop_front()) {
-            (_, None) => Ok(()),
-            (Ok(()), Some(letter)) => Err(Unsent::Full(letter.message)),
-            (Err(_), Some(letter)) => {
-                self.bury(target, letter.message, DeadLetterReason::NoSuchActor);
-                Ok(())
-            }
-        }
-    }
-
-    /// Tells an actor of this node something about itself. Returns false when the message says nothing.
-    fn deliver_system(self: &Arc<Self>, target: &Pid, kind: SystemKind, message: &Message) -> bool {
-        let told = match kind {
-            SystemKind::User => return false,
-            SystemKind::Stop => SystemMessage::Stop,
-            SystemKind::Watch => match message.decode::<Watch>() {
-                Ok(Watch { watcher: Some(watcher) }) => SystemMessage::Watch(Pid::from(&watcher)),
-                _ => return false,
-            },
-            SystemKind::Unwatch => match message.decode::<Unwatch>() {
-                Ok(Unwatch { watcher: Some(watcher) }) => SystemMessage::Unwatch(Pid::from(&watcher)),
-                _ => return false,
-            },
-            SystemKind::Terminated => match message.decode::<Terminated>() {
-                Ok(Terminated { who: Some(who), why }) => {
-                    let who = Pid::from(&who);
-                    lock(&self.watches).remove(target, &who);
-                    let why = TerminatedReason::try_from(why).unwrap_or(TerminatedReason::Stopped);
-                    SystemMessage::Terminated { who, why }
-                }
-                _ => return false,
-            },
-        };
-        let process = self.processes.find(target.id());
-        let heard = process.is_some_and(|process| process.tell(told.clone()).is_ok());
-        if !heard && let SystemMessage::Watch(watcher) = told {
-            self.tell_terminated(&watcher, target, TerminatedReason::NotFound);
-        }
-        true
-    }
-
-    /// A message reaches nobody: counts and publishes it, and tells its sender.
-    fn bury(self: &Arc<Self>, target: &Pid, message: Message, reason: DeadLetterReason) {
-        self.count_dead_letter(target, &message, &reason);
-        let Some(sender) = message.sender.as_ref() else { return };
-        if message.is::<DeadLetterResponse>()
-            || sender.id() == target.id() && sender.address() == target.address()
-        {
-            return;
-        }
-        let answer = Message::new(&DeadLetterResponse { target: Some(target.into()) });
-        // The sender may be as unreachable as the target; it has been counted then.
-        drop(self.send(Lane::User, sender, answer));
-    }
-
-    fn count_dead_letter(&self, target: &Pid, message: &Message, reason: &DeadLetterReason) {
-        add(&self.counters.dead_letters, 1);
-        if self.may_tell() {
-            tracing::debug!(%target, type_name = %message.type_name, ?reason, "a dead letter");
-            self.publish(RemoteEvent::DeadLetter {
-                authority: target.address().to_owned(),
-                actor: target.id().to_owned(),
-                type_name: message.type_name.to_string(),
-                reason: reason.clone(),
-            });
-        }
-    }
-
-    /// A peer sent something that cannot be used.
-    fn refuse(&self, peer: &str, problem: &str) {
-        if self.may_tell() {
-            tracing::warn!(peer, problem, "a peer sent something that cannot be used");
-            self.publish(RemoteEvent::InputRefused { peer: peer.to_owned(), problem: problem.to_owned() });
-        }
-    }
-
-    /// A flood of bad input must not become a flood of events; the counters know it all.
-    fn may_tell(&self) -> bool {
-        let now = self.clock.now();
-        let mut told = lock(&self.told);
-        if told.since.is_none_or(|since| now.saturating_since(since) >= TOLD_PERIOD) {
-            *told = Told { since: Some(now), count: 0 };
-        }
-        told.count += 1;
-        told.count <= TOLD_MAX
-    }
-
-    fn publish(&self, event: RemoteEvent) {
-        self.events.publish(ClusterEvent::Remote { event, observed_at: self.clock.now() });
-    }
-
-    /// Waits until a target may have room again.
-    async fn room_for(&self, target: &Pid) {
-        let room = async {
-            if target.address() == &*self.address {
-                match self.processes.find(target.id()).and_then(|process| process.room()) {
-                    Some(room) => room.notified().await,
-                    None => tokio::task::yield_now().await,
-                }
-            } else if let Some(link) = self.link(target.address()) {
-                link.room(Lane::User).await;
-            }
-        };
-        // Room may appear between the refusal and this wait, and a backlog of the machine says nothing when it shrinks.
-        drop(tokio::time::timeout(ROOM_PAUSE, room).await);
-    }
-
-    /// Waits until nothing is queued for any peer.
-    async fn flushed(&self) {
-        loop {
-            let waiting: Vec<_> = self.links().values().filter(|link| link.queued() > 0).cloned().collect();
-            if waiting.is_empty() {
-                return;
-            }
-            tokio::time::sleep(ROOM_PAUSE).await;
-        }
-    }
-
-    /// The link to a peer that said where it is.
-    fn link_to(&self, address: &str) -> Option<Arc<Link>> {
-        self.link(address).or_else(|| self.make_link(address).ok())
-    }
-
-    /// What this life of the node is known by. Waits until the node is opened.
-    async fn member_id(&self) -> Arc<str> {
-        let mut known = self.member_id.subscribe();
-        match known.wait_for(Option::is_some).await {
-            Ok(member_id) => member_id.clone().unwrap_or_default(),
-            Err(_) => Arc::default(),
-        }
-    }
-
-    fn blocked(&self) -> Arc<BTreeSet<String>> {
-        Arc::clone(&self.blocked.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn is_blocked(&self, member_id: &str) -> bool {
-        self.blocked.read().unwrap_or_else(PoisonError::into_inner).contains(member_id)
-    }
-
-    /// Runs a task of this node, which ends with it.
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = lock(&self.tasks);
-        while tasks.try_join_next().is_some() {}
-        tasks.spawn(task);
-    }
-}
-
 /// Waits for the end of the node.
 async fn shut_down(shutdown: &mut watch::Receiver<bool>) {
     // The sender lives as long as the node; without it there is nothing left to wait for.
@@ -734,11 +562,5 @@ fn check_name(id: &str) -> Result<(), RegisterError> {
 
 /// What a node says it runs.
 const RUNTIME: &str = concat!("synod/", env!("CARGO_PKG_VERSION"));
-/// How many dead letters and refusals are published …
-const TOLD_MAX: usize = 32;
-/// … in such a time.
-const TOLD_PERIOD: Duration = Duration::from_secs(1);
-/// How long whoever waits for room waits before looking again.
-const ROOM_PAUSE: Duration = Duration::from_millis(5);
 /// What the goodbyes of a shutdown may take besides the patience for what is queued.
 const GOODBYE: Duration = Duration::from_secs(3);

@@ -290,7 +290,10 @@ struct Association<M> {
     queued_bytes: usize,
     /// A connection was asked for and not yet answered.
     connecting: bool,
+    /// The next connection waits for its time.
+    pausing: bool,
     failures: u32,
+    connected_at: TimerInstant,
 }
 
 impl<M> OutboundPipeline<M> {
@@ -322,13 +325,27 @@ impl<M> OutboundPipeline<M> {
             }
             AssociationState::Connected | AssociationState::Disconnected => {
                 association.enqueue(target, message, bytes, &self.config, &mut out);
-                let idle = association.state == AssociationState::Disconnected
-                    && !association.connecting
-                    && association.failures == 0;
-                if idle {
-                    association.connecting = true;
-                    out.connect.push(target.clone());
-                }
+                association.connect_if_wanted(target, &mut out);
+            }
+        }
+        self.finish(out)
+    }
+
+    /// Takes back messages that were delivered to a connection and did not go out over it. They are older than
+    /// everything that waits, and go first. Call after [`handle_disconnected`](Self::handle_disconnected).
+    pub fn handle_unsent(&mut self, target: &Authority, messages: Vec<(M, usize)>) -> OutboundOutcome<M> {
+        let mut out = OutboundOutcome::default();
+        let has_room = self.has_room_for(target);
+        match self.associations.get(target).map(|association| &association.state) {
+            Some(AssociationState::Quarantined { reason, .. }) => {
+                let reason = DeadLetterReason::Quarantined(reason.clone());
+                out.bury_all(target, messages, &reason);
+            }
+            _ if !has_room => out.bury_all(target, messages, &DeadLetterReason::TooManyAssociations),
+            _ => {
+                let association = self.associations.entry(target.clone()).or_default();
+                association.put_back(target, messages, &self.config, &mut out);
+                association.connect_if_wanted(target, &mut out);
             }
         }
         self.finish(out)
@@ -348,9 +365,11 @@ impl<M> OutboundPipeline<M> {
             |association: &Association<M>| !matches!(association.state, AssociationState::Quarantined { .. });
         let association = self.association_if(target, open, "connected")?;
         association.connecting = false;
+        association.pausing = false;
         association.failures = 0;
         if association.state != AssociationState::Connected {
             association.state = AssociationState::Connected;
+            association.connected_at = now;
             out.events.push(OutboundEvent::Connected(target.clone()));
         }
         self.timers.clear(target);
@@ -358,7 +377,9 @@ impl<M> OutboundPipeline<M> {
         Ok(self.finish(out))
     }
 
-    /// A connection was lost. It is opened again for the next message, or at once if some wait.
+    /// A connection was lost. It is opened again for the next message, or at once if some wait; but not before
+    /// `backoff_min` has passed since it was opened, so that a peer which takes every connection and ends it is not
+    /// stormed.
     ///
     /// # Errors
     /// Refused when there was none.
@@ -369,13 +390,17 @@ impl<M> OutboundPipeline<M> {
     ) -> Result<OutboundOutcome<M>, OutboundError> {
         let mut out = OutboundOutcome::default();
         let connected = |association: &Association<M>| association.state == AssociationState::Connected;
+        let backoff_min = self.config.backoff_min;
         let association = self.association_if(target, connected, "disconnected")?;
         association.state = AssociationState::Disconnected;
         out.events.push(OutboundEvent::Disconnected(target.clone()));
-        if association.queue.is_empty() {
-            self.timers.clear(target);
+        let earliest = association.connected_at + backoff_min;
+        if now < earliest {
+            association.pausing = true;
+            self.timers.set(target, earliest);
         } else {
-            self.retry_later(target, now);
+            association.connect_if_wanted(target, &mut out);
+            self.timers.clear(target);
         }
         Ok(self.finish(out))
     }
@@ -426,6 +451,7 @@ impl<M> OutboundPipeline<M> {
             out.bury(target, message, DeadLetterReason::Quarantined(reason.clone()));
         }
         association.connecting = false;
+        association.pausing = false;
         association.failures = 0;
         association.state = AssociationState::Quarantined { reason: reason.clone(), until };
         match until {
@@ -473,13 +499,12 @@ impl<M> OutboundPipeline<M> {
                 Some((AssociationState::Connected, _)) => self.flush(&target, now, &mut out),
                 Some((AssociationState::Disconnected, false)) => {
                     let Some(association) = self.associations.get_mut(&target) else { continue };
+                    association.pausing = false;
                     // Nobody is waiting: the next message may try at once, the pause is over.
                     if association.queue.is_empty() {
                         association.failures = 0;
-                    } else {
-                        association.connecting = true;
-                        out.connect.push(target);
                     }
+                    association.connect_if_wanted(&target, &mut out);
                 }
                 Some((AssociationState::Disconnected, true)) | None => {}
             }
@@ -566,6 +591,7 @@ impl<M> OutboundPipeline<M> {
         let Some(association) = self.associations.get_mut(target) else { return };
         let doubled = self.config.backoff_min.saturating_mul(1 << association.failures.min(DOUBLINGS_MAX));
         association.failures = association.failures.saturating_add(1);
+        association.pausing = true;
         let pause = doubled.min(self.config.backoff_max).mul_f64(0.8 + 0.4 * self.rng.f64());
         self.timers.set(target, now + pause);
     }
@@ -583,7 +609,9 @@ impl<M> Default for Association<M> {
             queue: VecDeque::new(),
             queued_bytes: 0,
             connecting: false,
+            pausing: false,
             failures: 0,
+            connected_at: TimerInstant::default(),
         }
     }
 }
@@ -614,7 +642,43 @@ impl<M> Association<M> {
         self.queue.push_back((message, bytes));
     }
 
-    /// Whether it is no different from one that was never heard of.
+    /// Puts older messages before those that wait. What has no room then goes as if all of them came now, in order.
+    fn put_back(
+        &mut self,
+        target: &Authority,
+        messages: Vec<(M, usize)>,
+        config: &OutboundConfig,
+        out: &mut OutboundOutcome<M>,
+    ) {
+        for (message, bytes) in messages.into_iter().rev() {
+            if bytes > config.queue_bytes_max {
+                out.bury(target, message, DeadLetterReason::TooLarge);
+            } else {
+                self.queued_bytes += bytes;
+                self.queue.push_front((message, bytes));
+            }
+        }
+        while self.queue.len() > config.queue_messages_max || self.queued_bytes > config.queue_bytes_max {
+            let (excess, reason) = match config.overflow {
+                OverflowPolicy::DropOldest => (self.queue.pop_front(), DeadLetterReason::DroppedOldest),
+                OverflowPolicy::RejectNew => (self.queue.pop_back(), DeadLetterReason::QueueFull),
+            };
+            let Some((message, bytes)) = excess else { break };
+            self.queued_bytes -= bytes;
+            out.bury(target, message, reason);
+        }
+    }
+
+    /// Asks for a connection if messages wait for one and none is on its way.
+    fn connect_if_wanted(&mut self, target: &Authority, out: &mut OutboundOutcome<M>) {
+        let is_apart = self.state == AssociationState::Disconnected;
+        if is_apart && !self.connecting && !self.pausing && !self.queue.is_empty() {
+            self.connecting = true;
+            out.connect.push(target.clone());
+        }
+    }
+
+    /// Whether nothing is lost by forgetting it, except perhaps a pause.
     fn is_idle(&self) -> bool {
         let settled = !self.connecting && self.failures == 0;
         self.state == AssociationState::Disconnected && self.queue.is_empty() && settled
@@ -629,6 +693,12 @@ impl<M> Association<M> {
 impl<M> OutboundOutcome<M> {
     fn bury(&mut self, target: &Authority, message: M, reason: DeadLetterReason) {
         self.dead_letters.push(DeadLetter { target: target.clone(), message, reason });
+    }
+
+    fn bury_all(&mut self, target: &Authority, messages: Vec<(M, usize)>, reason: &DeadLetterReason) {
+        for (message, _) in messages {
+            self.bury(target, message, reason.clone());
+        }
     }
 }
 

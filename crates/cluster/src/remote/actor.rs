@@ -143,7 +143,7 @@ pub(super) async fn run<A: Actor>(mut actor: A, remote: Remote, own: Pid, mailbo
         context.remote.unwatch(&context.own, watched);
     }
     for letter in letters.into_iter().chain(unread) {
-        context.remote.bury(&context.own, letter.message, DeadLetterReason::NoSuchActor);
+        context.remote.bury(&context.own, &letter.message, &DeadLetterReason::NoSuchActor);
     }
 }
 

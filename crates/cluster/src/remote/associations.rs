@@ -13,6 +13,7 @@ use synod_core::outbound::{
 };
 use synod_core::remote::RemoteEvent;
 use synod_core::{Authority, TimerInstant};
+use synod_wire::Dialect;
 
 use super::counters::add;
 use super::link::{Link, Offer, Outgoing};
@@ -41,7 +42,7 @@ impl Inner {
             Offer::Taken => Ok(()),
             Offer::TakenInsteadOf(dropped) => {
                 for outgoing in dropped {
-                    self.bury(&outgoing.target, outgoing.message, DeadLetterReason::DroppedOldest);
+                    self.bury(&outgoing.target, &outgoing.message, &DeadLetterReason::DroppedOldest);
                 }
                 Ok(())
             }
@@ -55,7 +56,7 @@ impl Inner {
         let until = until.map(|pause| self.clock.now() + pause);
         self.drive(|inner, machine, _| {
             let mut outcome = machine.handle_quarantine(authority, reason.to_owned(), until);
-            inner.cut(authority, DeadLetterReason::Quarantined(reason.to_owned()), &mut outcome);
+            inner.cut(authority, &DeadLetterReason::Quarantined(reason.to_owned()), &mut outcome);
             outcome
         });
         self.end_watches(authority.as_str());
@@ -70,7 +71,7 @@ impl Inner {
     pub(super) fn depart(self: &Arc<Self>, authority: &Authority) {
         self.drive(|inner, machine, _| {
             let mut outcome = machine.handle_departed(authority);
-            inner.cut(authority, DeadLetterReason::Departed, &mut outcome);
+            inner.cut(authority, &DeadLetterReason::Departed, &mut outcome);
             outcome
         });
         if let Some(link) = self.link(authority.as_str()) {
@@ -112,34 +113,35 @@ impl Inner {
         });
     }
 
-    /// Connection `number` of `link` is gone. What was not sent waits for the next one, `resend` before it.
-    pub(super) fn lost(self: &Arc<Self>, link: &Link, number: u64, resend: Vec<Outgoing>) {
-        self.drive(|_, machine, now| {
+    /// Connection `number` of `link` is gone. What was not sent waits for the next one. If the peer `misread` what was
+    /// sent on a guess of its dialect, that goes before it, in the other dialect.
+    pub(super) fn lost(self: &Arc<Self>, link: &Link, number: u64, misread: bool) {
+        self.drive(|inner, machine, now| {
             let Some(unsent) = link.close(number) else { return machine.poll(now) };
+            let guessed = link.take_unconfirmed(misread);
+            if !guessed.is_empty() {
+                add(&inner.counters.dialects_corrected, 1);
+                tracing::info!(peer = %link.authority, dialect = ?link.dialect(), "the peer seems to speak the other dialect");
+            }
             let outcome = machine.handle_disconnected(&link.authority, now);
             let mut outcome = outcome.unwrap_or_else(|_| machine.poll(now));
-            for outgoing in resend.into_iter().chain(unsent) {
+            let unsent = guessed.into_iter().chain(unsent).map(|outgoing| {
                 let bytes = outgoing.bytes();
-                let sent = machine.send(&link.authority, outgoing, bytes);
-                outcome.dead_letters.extend(sent.dead_letters);
-                outcome.connect.extend(sent.connect);
-                outcome.wake_at = sent.wake_at;
-            }
+                (outgoing, bytes)
+            });
+            let returned = machine.handle_unsent(&link.authority, unsent.collect());
+            outcome.dead_letters.extend(returned.dead_letters);
+            outcome.connect.extend(returned.connect);
+            outcome.wake_at = returned.wake_at;
             outcome
         });
         add(&self.counters.connections_lost, 1);
     }
 
-    /// Sends again what a peer did not understand.
-    pub(super) fn resend(self: &Arc<Self>, misread: Vec<Outgoing>) {
-        if misread.is_empty() {
-            return;
-        }
-        add(&self.counters.dialects_corrected, 1);
-        for outgoing in misread {
-            let (target, lane) = (outgoing.target.clone(), outgoing.lane);
-            // What is refused now is counted and told like everything that is refused.
-            drop(self.send(lane, &target, outgoing.message));
+    /// A peer wrote in `dialect`. What it misread goes out again.
+    pub(super) fn note_dialect(&self, link: &Link, dialect: Dialect) {
+        if link.note_dialect(dialect) {
+            add(&self.counters.dialects_corrected, 1);
         }
     }
 
@@ -276,7 +278,7 @@ impl Inner {
             (dead_letters, outcome.events)
         };
         for letter in dead_letters {
-            self.bury(&letter.message.target, letter.message.message, letter.reason);
+            self.bury(&letter.message.target, &letter.message.message, &letter.reason);
         }
         for event in events {
             self.association_changed(event);
@@ -284,7 +286,7 @@ impl Inner {
     }
 
     /// Ends the connection to `authority`, if there is one; what was not sent is buried.
-    fn cut(&self, authority: &Authority, reason: DeadLetterReason, outcome: &mut OutboundOutcome<Outgoing>) {
+    fn cut(&self, authority: &Authority, reason: &DeadLetterReason, outcome: &mut OutboundOutcome<Outgoing>) {
         let Some(link) = self.link(authority.as_str()) else { return };
         link.hang_up.notify_waiters();
         let unsent = link.close_any();

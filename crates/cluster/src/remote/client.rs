@@ -18,7 +18,7 @@ use prost::Message as _;
 use synod_core::outbound::DeadLetterReason;
 use synod_core::remote::RemoteEvent;
 use synod_core::roster::PeerRuntime;
-use synod_wire::limits::{BATCH_MESSAGES_SENT_MAX, BLOCK_LIST_MEMBERS_MAX, FRAME_BYTES_RECEIVED_MAX};
+use synod_wire::limits::{BATCH_MESSAGES_SENT_MAX, BLOCK_LIST_MEMBERS_MAX};
 use synod_wire::remote::{RemoteMessage, ServerConnection};
 use synod_wire::{BatchBuilder, Dialect, Envelope, Frame, FrameError, Push, names};
 use tokio::net::TcpStream;
@@ -65,15 +65,7 @@ pub(super) async fn run(inner: Arc<Inner>, link: Arc<Link>, number: u64) {
     };
     tracing::debug!(peer = %link.authority, ?end, "a connection ended");
     // A Go node of the other dialect cannot even read the first frame, and says so with this code.
-    let resend = match end {
-        End::Refused(Code::Internal) => link.guessed_wrong(),
-        _ => None,
-    };
-    if resend.is_some() {
-        add(&inner.counters.dialects_corrected, 1);
-        tracing::info!(peer = %link.authority, dialect = ?link.dialect(), "the peer seems to speak the other dialect");
-    }
-    inner.lost(&link, number, resend.unwrap_or_default());
+    inner.lost(&link, number, matches!(end, End::Refused(Code::Internal)));
 }
 
 /// How a connection ended.
@@ -135,8 +127,7 @@ async fn open_stream(
 ) -> Result<Streaming<Bytes>, ConnectError> {
     let hello = hello(inner).await?;
     let frames = LaneFrames::new(Arc::clone(inner), Arc::clone(link), lane, number, hello);
-    let mut grpc =
-        tonic::client::Grpc::new(channel.clone()).max_decoding_message_size(FRAME_BYTES_RECEIVED_MAX);
+    let mut grpc = tonic::client::Grpc::new(channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
     grpc.ready().await.map_err(|error| ConnectError::Dial(error.to_string()))?;
     let path = PathAndQuery::from_static(names::RECEIVE_METHOD);
     let answer = grpc.streaming(Request::new(frames), path, FrameCodec).await?;
@@ -191,17 +182,18 @@ impl LaneFrames {
 
     /// Makes one frame of what was taken, and puts back what did not fit.
     fn frame(&mut self) -> Option<Bytes> {
+        // In this order: a dialect that is known does not change any more, one that is guessed is looked at again below.
+        let keep = self.link.is_guessing();
         if self.link.dialect() != self.dialect {
             self.dialect = self.link.dialect();
             self.builder = BatchBuilder::new(self.dialect);
         }
-        let keep = self.link.is_guessing();
         let foreign = self.link.is_foreign();
         let mut kept = VecDeque::new();
         let mut count = 0;
         while let Some(mut outgoing) = self.taken.pop_front() {
             if foreign && let Some(reason) = harmful(&outgoing) {
-                self.inner.bury(&outgoing.target, outgoing.message, reason);
+                self.inner.bury(&outgoing.target, &outgoing.message, &reason);
                 continue;
             }
             // The payload is lent, not copied: a copy of bytes that nobody shares yet would allocate.
@@ -219,24 +211,31 @@ impl LaneFrames {
                 Ok(Push::Full) => {
                     self.taken.push_front(outgoing);
                     let rest = std::mem::take(&mut self.taken);
-                    for outgoing in self.link.put_back(self.lane, self.number, rest) {
-                        self.inner.bury(&outgoing.target, outgoing.message, DeadLetterReason::Unreachable);
-                    }
+                    self.put_back(rest);
                     break;
                 }
                 Err(error) => {
                     let reason = DeadLetterReason::Unsendable(error.to_string());
-                    self.inner.bury(&outgoing.target, outgoing.message, reason);
+                    self.inner.bury(&outgoing.target, &outgoing.message, &reason);
                 }
             }
         }
-        if keep {
-            self.link.keep_unconfirmed(&kept, self.dialect);
+        if keep && let Err(misspelt) = self.link.keep_unconfirmed(kept, self.dialect, self.number) {
+            // The peer was heard while this was being written, and it speaks the other dialect.
+            self.builder = BatchBuilder::new(self.dialect);
+            self.put_back(misspelt);
+            return None;
         }
         let frame = self.builder.finish_frame()?;
         add(&self.inner.counters.messages_sent, count);
         add(&self.inner.counters.frames_sent, 1);
         Some(frame)
+    }
+
+    fn put_back(&self, rest: VecDeque<Outgoing>) {
+        for outgoing in self.link.put_back(self.lane, self.number, rest) {
+            self.inner.bury(&outgoing.target, &outgoing.message, &DeadLetterReason::Unreachable);
+        }
     }
 }
 
@@ -335,5 +334,7 @@ impl fmt::Debug for LaneFrames {
 
 /// What a peer may send unread on all streams of a connection together.
 const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+/// Largest answer of a peer. All it may say is who it is, or goodbye.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Types that only nodes like this one know.
 const OWN_TYPES_PREFIX: &str = "synod.";

@@ -35,7 +35,7 @@ pub struct RemoteConfig {
     /// Most bytes in the mailbox of one actor; one message fits whatever its size. 1 KiB to 4 GiB. Default 64 MiB.
     pub mailbox_bytes_max: usize,
     /// How long a stream waits for a full mailbox before what it holds for it becomes dead letters. Everything behind on
-    /// the same lane waits with it. 0 to 1 min. Default 1 s.
+    /// the same lane waits with it, but only once per frame and mailbox. 0 to 1 min. Default 1 s.
     pub mailbox_patience: Duration,
     /// Most actors and other processes. 16 to 100 000 000. Default 1 000 000.
     pub processes_max: usize,

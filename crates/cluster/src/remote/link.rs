@@ -47,6 +47,8 @@ pub(super) struct Outgoing {
     pub(super) lane: Lane,
     pub(super) target: Pid,
     pub(super) message: Message,
+    /// Whether it was sent before, in a dialect that the peer does not read. It is not sent a third time.
+    pub(super) resent: bool,
 }
 
 impl Outgoing {
@@ -108,10 +110,12 @@ struct LaneState {
 #[derive(Debug, Default)]
 struct PeerKnowledge {
     dialect: Option<Dialect>,
+    /// Which connection `unconfirmed` was sent over. What becomes of it on another one tells nothing about these.
+    connection: u64,
     /// Sent in a dialect that the peer has not confirmed; kept to be sent again.
     unconfirmed: VecDeque<Outgoing>,
     unconfirmed_bytes: usize,
-    /// The dialect they were sent in. `None` when they were too many to keep.
+    /// The dialect they were sent in.
     unconfirmed_in: Option<Dialect>,
 }
 
@@ -169,6 +173,7 @@ impl Link {
 
     /// Connection `number` empties the lanes from now on.
     pub(super) fn open(&self, number: u64) {
+        lock(&self.peer).connection = number;
         for lane in &self.lanes {
             let mut state = lock(&lane.state);
             state.connection = number;
@@ -267,10 +272,13 @@ impl Link {
         if state.connection != number {
             return rest;
         }
-        for outgoing in rest.into_iter().rev() {
-            state.bytes += outgoing.bytes();
-            state.queue.push_front(outgoing);
-        }
+        // What is sent again was sent before these.
+        let older = if rest.front().is_some_and(|outgoing| outgoing.resent) {
+            0
+        } else {
+            state.queue.iter().take_while(|outgoing| outgoing.resent).count()
+        };
+        state.insert(older, rest);
         VecDeque::new()
     }
 
@@ -298,23 +306,41 @@ impl Link {
     pub(super) fn note_runtime(&self, runtime: PeerRuntime) {
         self.foreign.store(runtime != PeerRuntime::Synod, Ordering::Relaxed);
         if runtime == PeerRuntime::Synod {
-            drop(self.note_dialect(Dialect::B));
+            // It reads both dialects, so nothing was misread.
+            let mut peer = lock(&self.peer);
+            peer.learn(Dialect::B);
+            self.dialect.store(dialect_code(Dialect::B), Ordering::Relaxed);
         }
     }
 
-    /// The peer wrote in `dialect`, so that is what it reads. Returns what has to be sent again, because it was written
-    /// in the other one and not understood.
-    pub(super) fn note_dialect(&self, dialect: Dialect) -> Vec<Outgoing> {
-        if lock(&self.peer).dialect == Some(dialect) {
-            return Vec::new();
-        }
+    /// The peer wrote in `dialect`, so that is what it reads. What was sent in the other one goes back to the front of
+    /// the lanes; returns whether there was any.
+    pub(super) fn note_dialect(&self, dialect: Dialect) -> bool {
         let mut peer = lock(&self.peer);
-        peer.dialect = Some(dialect);
+        if peer.dialect == Some(dialect) {
+            return false;
+        }
+        let misread = peer.unconfirmed_in.is_some_and(|used| used != dialect);
+        let unconfirmed = peer.learn(dialect);
         self.dialect.store(dialect_code(dialect), Ordering::Relaxed);
-        let misread = peer.unconfirmed_in.take().is_some_and(|used| used != dialect);
-        peer.unconfirmed_bytes = 0;
-        let unconfirmed = std::mem::take(&mut peer.unconfirmed);
-        if misread { unconfirmed.into() } else { Vec::new() }
+        if !misread || unconfirmed.is_empty() {
+            return false;
+        }
+        // Still under the lock, so that nothing newer is written in between.
+        for lane in Lane::ALL {
+            let again = unconfirmed.iter().filter(|outgoing| outgoing.lane == lane);
+            let again = again.map(|outgoing| Outgoing { resent: true, ..outgoing.clone() }).collect();
+            let mut state = lock(&self.lane(lane).state);
+            // Without a connection they are lost with the one they were sent over.
+            if state.connection != 0 {
+                let reader = state.insert(0, again);
+                drop(state);
+                if let Some(reader) = reader {
+                    reader.wake();
+                }
+            }
+        }
+        true
     }
 
     /// Whether what is sent now has to be kept, because the peer's dialect is a guess.
@@ -322,40 +348,51 @@ impl Link {
         lock(&self.peer).dialect.is_none()
     }
 
-    /// Keeps a copy of what was sent on a guess.
-    pub(super) fn keep_unconfirmed(&self, sent: &VecDeque<Outgoing>, dialect: Dialect) {
+    /// Keeps what is sent on a guess over connection `number`.
+    ///
+    /// # Errors
+    /// Gives it back when the guess has turned out wrong meanwhile: it must not be sent like that.
+    pub(super) fn keep_unconfirmed(
+        &self,
+        sent: VecDeque<Outgoing>,
+        dialect: Dialect,
+        number: u64,
+    ) -> Result<(), VecDeque<Outgoing>> {
         let mut peer = lock(&self.peer);
-        if peer.dialect.is_some() {
-            return;
+        if let Some(known) = peer.dialect {
+            return if known == dialect { Ok(()) } else { Err(sent) };
+        }
+        if peer.connection != number {
+            return Ok(());
         }
         if peer.unconfirmed.is_empty() {
             peer.unconfirmed_in = Some(dialect);
         }
-        if peer.unconfirmed_in.is_none() {
-            return;
-        }
-        for outgoing in sent {
+        for outgoing in sent.into_iter().filter(|outgoing| !outgoing.resent) {
             peer.unconfirmed_bytes += outgoing.bytes();
-            peer.unconfirmed.push_back(outgoing.clone());
+            peer.unconfirmed.push_back(outgoing);
         }
         if peer.unconfirmed.len() > UNCONFIRMED_MAX || peer.unconfirmed_bytes > UNCONFIRMED_BYTES_MAX {
-            peer.unconfirmed = VecDeque::new();
-            peer.unconfirmed_bytes = 0;
-            peer.unconfirmed_in = None;
+            peer.forget_unconfirmed();
         }
+        Ok(())
     }
 
-    /// The peer hung up on a guess. Switches to the other dialect; returns what to send again, and `None` when it was no
-    /// guess or nothing had been sent.
-    pub(super) fn guessed_wrong(&self) -> Option<Vec<Outgoing>> {
+    /// The connection is over that everything unconfirmed was sent over. If the peer hung up because it `misread` that,
+    /// switches to the other dialect and returns what to send again.
+    pub(super) fn take_unconfirmed(&self, misread: bool) -> Vec<Outgoing> {
         let mut peer = lock(&self.peer);
-        if peer.dialect.is_some() || peer.unconfirmed.is_empty() {
-            return None;
+        peer.connection = 0;
+        let is_guess = peer.dialect.is_none();
+        let used = peer.unconfirmed_in;
+        let unconfirmed = peer.forget_unconfirmed();
+        match used {
+            Some(used) if misread && is_guess && !unconfirmed.is_empty() => {
+                self.dialect.store(dialect_code(used.other()), Ordering::Relaxed);
+                unconfirmed.into_iter().map(|outgoing| Outgoing { resent: true, ..outgoing }).collect()
+            }
+            _ => Vec::new(),
         }
-        let used = peer.unconfirmed_in.take()?;
-        self.dialect.store(dialect_code(used.other()), Ordering::Relaxed);
-        peer.unconfirmed_bytes = 0;
-        Some(std::mem::take(&mut peer.unconfirmed).into())
     }
 
     const fn lane(&self, lane: Lane) -> &LaneQueue {
@@ -363,7 +400,31 @@ impl Link {
     }
 }
 
+impl PeerKnowledge {
+    /// Returns what was unconfirmed until now.
+    fn learn(&mut self, dialect: Dialect) -> VecDeque<Outgoing> {
+        self.dialect = Some(dialect);
+        self.forget_unconfirmed()
+    }
+
+    fn forget_unconfirmed(&mut self) -> VecDeque<Outgoing> {
+        self.unconfirmed_bytes = 0;
+        self.unconfirmed_in = None;
+        std::mem::take(&mut self.unconfirmed)
+    }
+}
+
 impl LaneState {
+    /// Inserts behind the first `position` messages, and returns who waits for something to read.
+    fn insert(&mut self, position: usize, messages: VecDeque<Outgoing>) -> Option<Waker> {
+        self.bytes += messages.iter().map(Outgoing::bytes).sum::<usize>();
+        let before = self.queue.drain(..position).collect::<Vec<_>>();
+        for outgoing in before.into_iter().chain(messages).rev() {
+            self.queue.push_front(outgoing);
+        }
+        if self.queue.is_empty() { None } else { self.reader.take() }
+    }
+
     /// Appends, and returns who waits for something to read.
     fn push(&mut self, outgoing: Outgoing, bytes: usize) -> Option<Waker> {
         self.bytes += bytes;

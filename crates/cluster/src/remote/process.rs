@@ -68,10 +68,12 @@ pub trait Process: Send + Sync {
 #[error("the actor has ended; nothing was delivered")]
 pub struct ProcessEnded;
 
+type Processes = HashMap<Arc<str>, Arc<dyn Process>>;
+
 /// The processes of one node.
 pub(super) struct ProcessRegistry {
     /// Several maps, so that senders on different cores seldom wait for each other.
-    shards: [RwLock<HashMap<Arc<str>, Arc<dyn Process>>>; SHARDS],
+    shards: [RwLock<Processes>; SHARDS],
     hasher: RandomState,
     len: AtomicUsize,
     max: usize,
@@ -122,7 +124,7 @@ impl ProcessRegistry {
         all
     }
 
-    fn shard(&self, id: &str) -> &RwLock<HashMap<Arc<str>, Arc<dyn Process>>> {
+    fn shard(&self, id: &str) -> &RwLock<Processes> {
         &self.shards[self.hasher.hash_one(id) as usize % SHARDS]
     }
 }

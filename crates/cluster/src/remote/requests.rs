@@ -3,6 +3,7 @@
 //! All of them share one process, `future$1`, and are told apart by the request id that every node echoes. So a request
 //! costs a number and a slot, not a name, and a batch of a thousand requests names its sender once.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Mutex;
@@ -84,9 +85,8 @@ impl PendingRequests {
             if id == 0 {
                 continue;
             }
-            let mut shard = lock(self.shard(id));
-            if !shard.contains_key(&id) {
-                shard.insert(id, sender);
+            if let Entry::Vacant(vacant) = lock(self.shard(id)).entry(id) {
+                vacant.insert(sender);
                 return Some((id, receiver));
             }
         }

@@ -20,7 +20,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message as _;
 use synod_core::Authority;
 use synod_core::outbound::DeadLetterReason;
-use synod_core::roster::PeerRuntime;
 use synod_wire::limits::FRAME_BYTES_RECEIVED_MAX;
 use synod_wire::remote::connect_request::ConnectionType;
 use synod_wire::remote::{ConnectResponse, RemoteMessage, ServerConnection};
@@ -35,6 +34,7 @@ use tonic::server::StreamingService;
 
 use super::codec::FrameCodec;
 use super::counters::add;
+use super::detach::detach;
 use super::link::Link;
 use super::message::{Message, TypeName};
 use super::pid::Pid;
@@ -75,6 +75,7 @@ pub(super) async fn accept(inner: Arc<Inner>, listener: TcpListener) {
 
 async fn serve_connection(inner: Arc<Inner>, socket: Socket, peer: String) {
     let established = socket.established();
+    let progress = established.clone();
     let mut shutdown = inner.shutdown.subscribe();
     let connection_inner = Arc::clone(&inner);
     let connection_peer: Arc<str> = Arc::from(peer.as_str());
@@ -105,7 +106,9 @@ async fn serve_connection(inner: Arc<Inner>, socket: Socket, peer: String) {
             }
         }
     };
-    if let Err(error) = ended {
+    if progress.is_expired() {
+        inner.refuse(&peer, "a connection that did not say who it is in time; it was closed");
+    } else if let Err(error) = ended {
         tracing::debug!(%error, peer, "a connection ended");
     }
 }
@@ -233,14 +236,11 @@ impl StreamReader {
     }
 
     async fn read(&mut self, connection: &ServerConnection) -> Status {
+        // What the peer runs is believed only where this node dials it: anybody can claim another's address here, and a
+        // Go node would die of what only synod nodes are sent.
         let link = self.inner.link_to(&connection.address);
-        if let Some(link) = &link
-            && !connection.runtime.is_empty()
-        {
-            link.note_runtime(PeerRuntime::Synod);
-        }
         let mut shutdown = self.inner.shutdown.subscribe();
-        let mut unreadable = 0;
+        let mut useless = 0;
         loop {
             let next = tokio::select! {
                 next = self.frames.message() => next,
@@ -251,8 +251,9 @@ impl StreamReader {
                 // Go takes an end that is no error for one it caused itself and would not open the stream again.
                 Ok(None) => return Status::unavailable("the peer ended the stream"),
                 Err(status) => {
-                    // Whatever gRPC refuses by itself: a frame beyond all bounds, a broken connection.
-                    if matches!(status.code(), tonic::Code::OutOfRange | tonic::Code::ResourceExhausted) {
+                    // What gRPC refuses by itself (beyond all bounds, broken off, badly compressed) has no cause but
+                    // the peer. A connection that was lost has one.
+                    if std::error::Error::source(&status).is_none() {
                         add(&self.inner.counters.frames_refused, 1);
                         self.inner.refuse(&self.peer, &format!("{}; the stream was ended", status.message()));
                     }
@@ -260,21 +261,23 @@ impl StreamReader {
                 }
             };
             add(&self.inner.counters.frames_received, 1);
-            match Frame::decode(frame) {
-                Ok(Frame::Batch(batch)) => self.take(&batch, connection, link.as_ref()).await,
+            let frame_bytes = frame.len();
+            let problem = match Frame::decode(frame) {
+                Ok(Frame::Batch(batch)) => {
+                    self.take(&batch, frame_bytes, connection, link.as_ref()).await;
+                    continue;
+                }
                 Ok(Frame::Disconnect) => return Status::unavailable("the peer disconnected"),
                 Ok(Frame::Connect(_) | Frame::Connected(_)) => {
-                    add(&self.inner.counters.frames_refused, 1);
-                    self.inner.refuse(&self.peer, "a second handshake; it was ignored");
+                    "a second handshake; it was ignored".to_owned()
                 }
-                Err(error) => {
-                    add(&self.inner.counters.frames_refused, 1);
-                    self.inner.refuse(&self.peer, &error.to_string());
-                    unreadable += 1;
-                    if unreadable == UNREADABLE_FRAMES_MAX {
-                        return Status::invalid_argument("too many frames could not be read");
-                    }
-                }
+                Err(error) => error.to_string(),
+            };
+            add(&self.inner.counters.frames_refused, 1);
+            self.inner.refuse(&self.peer, &problem);
+            useless += 1;
+            if useless == USELESS_FRAMES_MAX {
+                return Status::invalid_argument("too many frames could not be used");
             }
         }
     }
@@ -294,14 +297,21 @@ impl StreamReader {
         sent.map_err(|_| Status::cancelled("the peer is gone"))
     }
 
-    async fn take(&mut self, batch: &ReceivedBatch, connection: &ServerConnection, link: Option<&Arc<Link>>) {
+    async fn take(
+        &mut self,
+        batch: &ReceivedBatch,
+        frame_bytes: usize,
+        connection: &ServerConnection,
+        link: Option<&Arc<Link>>,
+    ) {
         let inner = Arc::clone(&self.inner);
         if inner.is_blocked(&connection.member_id) {
             add(&inner.counters.messages_from_blocked, batch.len());
+            inner.refuse(&self.peer, "messages of a blocked member; they were ignored");
             return;
         }
         if let (Some(link), Some(dialect)) = (link, batch.dialect()) {
-            inner.resend(link.note_dialect(dialect));
+            inner.note_dialect(link, dialect);
         }
         add(&inner.counters.messages_received, batch.len());
         let mut group = Group::default();
@@ -329,12 +339,12 @@ impl StreamReader {
             if envelope.target.address != &*inner.address {
                 let target = Pid::from(envelope.target);
                 inner.refuse(&self.peer, "a message for another node; it became a dead letter");
-                inner.bury(&target, message, DeadLetterReason::NoSuchActor);
+                inner.bury(&target, &message, &DeadLetterReason::NoSuchActor);
                 continue;
             }
             if system != SystemKind::User {
                 // It may concern what came before it.
-                inner.deliver_group(&mut group, &mut self.letters).await;
+                inner.deliver_group(&mut group, &mut self.letters, frame_bytes).await;
                 let target = Pid::new(Arc::clone(&inner.address), envelope.target.id);
                 if !inner.deliver_system(&target, system, &message) {
                     add(&inner.counters.messages_refused, 1);
@@ -349,12 +359,12 @@ impl StreamReader {
                 continue;
             }
             if !group.is_for(envelope.target.id) {
-                inner.deliver_group(&mut group, &mut self.letters).await;
+                inner.deliver_group(&mut group, &mut self.letters, frame_bytes).await;
                 group.aim(envelope.target.id, &inner);
             }
             self.letters.push_back(Letter { request_id: envelope.target.request_id, message });
         }
-        inner.deliver_group(&mut group, &mut self.letters).await;
+        inner.deliver_group(&mut group, &mut self.letters, frame_bytes).await;
     }
 
     fn type_name(&mut self, text: &str) -> TypeName {
@@ -375,6 +385,8 @@ impl StreamReader {
 pub(super) struct Group<'a> {
     target: Option<&'a str>,
     process: Option<Arc<dyn Process>>,
+    /// Targets of the same batch that have used up the patience for a full mailbox, and are not waited for again.
+    stuck: Vec<&'a str>,
 }
 
 impl<'a> Group<'a> {
@@ -390,25 +402,40 @@ impl<'a> Group<'a> {
 
 impl Inner {
     /// Delivers the letters of a group. Waits, with patience but not forever, for a mailbox that is full.
-    async fn deliver_group(self: &Arc<Self>, group: &mut Group<'_>, letters: &mut VecDeque<Letter>) {
+    async fn deliver_group(
+        self: &Arc<Self>,
+        group: &mut Group<'_>,
+        letters: &mut VecDeque<Letter>,
+        frame_bytes: usize,
+    ) {
         let Some(target) = group.target else { return };
         if letters.is_empty() {
             return;
         }
+        detach(letters, frame_bytes);
         let reason = match &group.process {
             None => DeadLetterReason::NoSuchActor,
             Some(process) => match process.deliver(letters) {
                 Err(_) => DeadLetterReason::NoSuchActor,
                 Ok(()) if letters.is_empty() => return,
-                Ok(()) => match self.deliver_patiently(&**process, letters).await {
-                    Some(reason) => reason,
-                    None => return,
-                },
+                Ok(()) => {
+                    let is_stuck = group.stuck.iter().any(|stuck| same_text(stuck, target));
+                    let patience = if is_stuck { Duration::ZERO } else { self.config.mailbox_patience };
+                    match self.deliver_patiently(&**process, letters, patience).await {
+                        None => return,
+                        Some(reason) => {
+                            if !is_stuck {
+                                group.stuck.push(target);
+                            }
+                            reason
+                        }
+                    }
+                }
             },
         };
         let target = Pid::new(Arc::clone(&self.address), target);
         for letter in letters.drain(..) {
-            self.bury(&target, letter.message, reason.clone());
+            self.bury(&target, &letter.message, &reason);
         }
     }
 
@@ -417,8 +444,9 @@ impl Inner {
         &self,
         process: &dyn Process,
         letters: &mut VecDeque<Letter>,
+        patience: Duration,
     ) -> Option<DeadLetterReason> {
-        let deadline = tokio::time::Instant::now() + self.config.mailbox_patience;
+        let deadline = tokio::time::Instant::now() + patience;
         if let Some(room) = process.room() {
             loop {
                 let mut has_room = std::pin::pin!(room.notified());
@@ -480,7 +508,7 @@ const STREAM_WINDOW_BYTES: u32 = 2 << 20;
 /// What may be unread on all streams of a connection together. A full user lane leaves room for the control lane.
 const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 /// Most streams that one connection has at a time.
-const STREAMS_PER_CONNECTION_MAX: u32 = 64;
+const STREAMS_PER_CONNECTION_MAX: u32 = 8;
 /// Most bytes of HTTP headers.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// How often a silent connection is asked whether it still stands. Only clients may not ask Go too often.
@@ -491,7 +519,7 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Frames that wait to go back on a stream: there are never more than these.
 const ANSWERS_MAX: usize = 4;
-/// After so many unreadable frames a stream is ended.
-const UNREADABLE_FRAMES_MAX: usize = 16;
+/// After so many frames that cannot be used a stream is ended.
+const USELESS_FRAMES_MAX: usize = 16;
 /// Type names that a stream remembers.
 const TYPE_NAMES_KEPT: usize = 4096;

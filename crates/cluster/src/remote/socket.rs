@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,17 +15,25 @@ use tokio::time::Sleep;
 
 use super::counters::{RemoteCounters, add};
 
-/// Whether the peer of a connection has said who it is.
+/// Whether the peer of a connection has said who it is, or has failed to in time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Established(Arc<AtomicBool>);
+pub(super) struct Established(Arc<AtomicU8>);
 
 impl Established {
     pub(super) fn set(&self) {
-        self.0.store(true, Ordering::Release);
+        self.0.store(ESTABLISHED, Ordering::Release);
+    }
+
+    pub(super) fn is_expired(&self) -> bool {
+        self.0.load(Ordering::Acquire) == EXPIRED
     }
 
     fn get(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.load(Ordering::Acquire) == ESTABLISHED
+    }
+
+    fn expire(&self) {
+        self.0.store(EXPIRED, Ordering::Release);
     }
 }
 
@@ -83,6 +91,7 @@ impl AsyncRead for Socket {
                 this.patience = None;
             } else if patience.as_mut().poll(context).is_ready() {
                 add(&this.counters.connections_expired, 1);
+                this.established.expire();
                 return Poll::Ready(Err(io::Error::new(
                     io::ErrorKind::TimedOut,
                     "the peer did not say who it is in time",
@@ -128,5 +137,7 @@ impl AsyncWrite for Socket {
     }
 }
 
+const ESTABLISHED: u8 = 1;
+const EXPIRED: u8 = 2;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);

@@ -157,11 +157,66 @@ fn a_lost_connection_is_opened_again_when_there_is_something_to_say() {
     let mut pipeline = pipeline(OutboundConfig::default());
     pipeline.send(&peer(), 1, 10);
     pipeline.handle_connected(&peer(), at(0)).expect("a connection that was asked for");
-    let outcome = pipeline.handle_disconnected(&peer(), at(5)).expect("a connected peer");
+    let outcome = pipeline.handle_disconnected(&peer(), at(500)).expect("a connected peer");
     assert_eq!(outcome.events, [OutboundEvent::Disconnected(peer())]);
     assert!(outcome.connect.is_empty() && outcome.wake_at.is_none(), "nothing waits");
-    assert!(pipeline.handle_disconnected(&peer(), at(6)).is_err(), "it is lost only once");
+    assert!(pipeline.handle_disconnected(&peer(), at(501)).is_err(), "it is lost only once");
     assert_eq!(pipeline.send(&peer(), 2, 10).connect, [peer()]);
+}
+
+#[test]
+fn a_connection_that_was_lost_at_once_is_not_opened_at_once() {
+    let mut pipeline = pipeline(OutboundConfig::default());
+    pipeline.send(&peer(), 1, 10);
+    pipeline.handle_connected(&peer(), at(1000)).expect("a connection that was asked for");
+    let outcome = pipeline.handle_disconnected(&peer(), at(1001)).expect("a connected peer");
+    assert_eq!(outcome.wake_at, Some(at(1100)), "backoff_min after it was opened");
+    assert!(pipeline.send(&peer(), 2, 10).connect.is_empty());
+    assert!(pipeline.handle_unsent(&peer(), vec![(1, 10)]).connect.is_empty());
+    assert!(pipeline.poll(at(1099)).connect.is_empty());
+    assert_eq!(pipeline.poll(at(1100)).connect, [peer()]);
+    let outcome = pipeline.handle_connected(&peer(), at(1100)).expect("a connection that was asked for");
+    assert_eq!(delivered(&outcome), [1, 2]);
+    // A pause is no failure: as many tries as ever follow before the messages are given up.
+    pipeline.handle_disconnected(&peer(), at(1101)).expect("a connected peer");
+    pipeline.send(&peer(), 3, 10);
+    for failure in 1..=5 {
+        let wake_at = pipeline.poll(at(0)).wake_at.expect("another try");
+        assert_eq!(pipeline.poll(wake_at).connect, [peer()]);
+        let outcome = pipeline.handle_connect_failed(&peer(), wake_at).expect("it was asked for");
+        assert_eq!(outcome.dead_letters.len(), usize::from(failure == 5));
+    }
+}
+
+#[test]
+fn what_a_connection_gives_back_goes_before_what_waits() {
+    let back = |messages: &[u32]| messages.iter().map(|message| (*message, 10)).collect::<Vec<_>>();
+    for overflow in [OverflowPolicy::RejectNew, OverflowPolicy::DropOldest] {
+        let mut pipeline = pipeline(OutboundConfig { flush_batch: 1, ..small(overflow) });
+        for message in 1..=3 {
+            pipeline.send(&peer(), message, 10);
+        }
+        let outcome = pipeline.handle_connected(&peer(), at(0)).expect("a connection that was asked for");
+        assert_eq!(delivered(&outcome), [1]);
+        // The connection is lost while 2 and 3 wait, and 1 comes back.
+        let outcome = pipeline.handle_disconnected(&peer(), at(500)).expect("a connected peer");
+        assert_eq!(outcome.connect, [peer()], "messages wait");
+        assert!(pipeline.handle_unsent(&peer(), back(&[1])).dead_letters.is_empty());
+        // Beyond the bounds the policy decides, as if they had come in this order.
+        let outcome = pipeline.handle_unsent(&peer(), back(&[0]));
+        let expected = match overflow {
+            OverflowPolicy::RejectNew => (3, DeadLetterReason::QueueFull),
+            OverflowPolicy::DropOldest => (0, DeadLetterReason::DroppedOldest),
+        };
+        assert_eq!(buried(&outcome), [expected]);
+        let mut order = delivered(&pipeline.handle_connected(&peer(), at(500)).expect("it was asked for"));
+        order.extend(delivered(&pipeline.poll(at(500))));
+        order.extend(delivered(&pipeline.poll(at(500))));
+        assert!(order.is_sorted() && order.len() == 3, "{order:?}");
+        // Nothing is taken back for an address in quarantine.
+        pipeline.handle_quarantine(&peer(), "test".to_string(), None);
+        assert_eq!(buried(&pipeline.handle_unsent(&peer(), back(&[9]))).len(), 1);
+    }
 }
 
 #[test]
