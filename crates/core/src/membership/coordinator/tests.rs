@@ -1049,6 +1049,21 @@ fn a_node_in_bad_health_waits_longer_before_it_gives_up() {
 }
 
 #[test]
+fn the_only_peer_is_given_up_in_time_though_nobody_else_answers() {
+    // Regression: every unanswered push to the dead peer made this node doubt itself more, up to a minute of patience.
+    let mut subject = Subject::member();
+    subject.join_up("a");
+    subject.pass_with_beats(10 * SECOND, &["a"]);
+    let since = subject.now;
+    while subject.status("a") != NodeStatus::Dead {
+        subject.pass(SECOND);
+    }
+    assert_eq!(subject.coordinator.health_score(), 1, "one silent peer is one sign");
+    let took = subject.now.saturating_since(since);
+    assert!(took < 20 * SECOND, "{took:?}");
+}
+
+#[test]
 fn a_small_side_reports_the_loss_of_its_quorum_instead_of_giving_up() {
     let config = MembershipCoordinatorConfig {
         downing: Arc::new(KeepMajority::default()),
