@@ -416,7 +416,7 @@ fn a_suspect_that_is_heard_again_is_up_and_its_record_outranks_the_suspicion() {
     subject.join_up("a");
     subject.join_up("b");
     // Nobody answers this node's gossip, so it is patient.
-    subject.pass_with_beats(30 * SECOND, &["b"]);
+    subject.pass_with_beats(15 * SECOND, &["b"]);
     assert_eq!(subject.status("a"), NodeStatus::Suspect);
     let suspicion = subject.record("a").clone();
     subject.beat("a");
