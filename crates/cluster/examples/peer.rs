@@ -44,7 +44,11 @@ async fn main() -> Result<()> {
     let (remote, gossiper) = (running(cluster.remote())?.clone(), running(cluster.gossiper())?.clone());
     let (shown, topology) = watch::channel(json!({"hash": "0", "members": []}));
     tokio::spawn(tell_events(events, gossiper.clone(), shown));
-    print("event", "ready", json!({"id": running(cluster.own())?.to_string(), "address": remote.authority().as_str()}));
+    print(
+        "event",
+        "ready",
+        json!({"id": running(cluster.own())?.to_string(), "address": remote.authority().as_str()}),
+    );
 
     let watcher = remote.spawn(Watcher)?;
     let mut peer = Peer { cluster, remote, gossiper, topology, watcher, spawned: BTreeMap::new() };
@@ -71,7 +75,9 @@ fn settings(arguments: impl Iterator<Item = String>) -> Result<ClusterConfig> {
     let mut flags = BTreeMap::new();
     for pair in arguments.chunks(2) {
         match pair {
-            [name, value] if FLAGS.contains(&name.as_str()) => drop(flags.insert(name.as_str(), value.as_str())),
+            [name, value] if FLAGS.contains(&name.as_str()) => {
+                drop(flags.insert(name.as_str(), value.as_str()))
+            }
             _ => return Err(format!("{pair:?} is no flag with its value; there are {FLAGS:?}").into()),
         }
     }
@@ -89,7 +95,10 @@ fn settings(arguments: impl Iterator<Item = String>) -> Result<ClusterConfig> {
     config.gossip = TokioGossiperConfig::protoactor();
     config.gossip.gossip.heartbeat_expiration = millis("--heartbeat-expiration-ms", "20000")?;
     config.gossip.gossip.gossip_interval = millis("--gossip-interval-ms", "300")?;
-    let hosts = flag("--hosts", "127.0.0.1:6330").split(',').map(str::parse).collect::<std::result::Result<_, _>>()?;
+    let hosts = flag("--hosts", "127.0.0.1:6330")
+        .split(',')
+        .map(str::parse)
+        .collect::<std::result::Result<_, _>>()?;
     let listen = here(flag("--health-port", "6330"))?;
     let mut automanaged = AutomanagedConfig::new(flag("--cluster", "synod"), listen, hosts);
     automanaged.refresh_interval = millis("--refresh-ms", "500")?;
@@ -192,7 +201,8 @@ impl Peer {
 
     fn get(&self, key: &str) -> Result<Value> {
         let entries = self.gossiper.get_state(&GossipKey::new(key)?).into_iter();
-        let values: BTreeMap<_, _> = entries.map(|(id, entry)| (id.to_string(), decoded(&entry.value))).collect();
+        let values: BTreeMap<_, _> =
+            entries.map(|(id, entry)| (id.to_string(), decoded(&entry.value))).collect();
         Ok(json!({"key": key, "values": values}))
     }
 
@@ -218,7 +228,9 @@ impl Peer {
     /// Sends `count` numbered texts of `bytes` each as fast as they are taken.
     async fn burst(&self, pid: &Pid, count: usize, bytes: usize) -> Result<Value> {
         for number in 1..=count {
-            self.remote.feed(pid, Message::new(&format!("{number:08}{}", "x".repeat(bytes.saturating_sub(8))))).await?;
+            self.remote
+                .feed(pid, Message::new(&format!("{number:08}{}", "x".repeat(bytes.saturating_sub(8)))))
+                .await?;
         }
         Ok(json!({}))
     }
@@ -283,7 +295,8 @@ async fn tell_events(mut events: Subscription, gossiper: TokioGossiper, shown: w
                 print("event", "topology", topology);
             }
             // With every heartbeat.
-            ClusterEvent::Gossiper { event: GossiperEvent::Alive { .. }, .. } => {}
+            ClusterEvent::Gossiper { event: GossiperEvent::Alive { .. }, .. }
+            | ClusterEvent::GossipStateUpdated { .. } => {}
             event => log(&format_args!("{event:?}")),
         }
     }
