@@ -74,12 +74,11 @@ fn settings(arguments: impl Iterator<Item = String>) -> Result<ClusterConfig> {
     let arguments: Vec<String> = arguments.collect();
     let mut flags = BTreeMap::new();
     for pair in arguments.chunks(2) {
-        match pair {
-            [name, value] if FLAGS.contains(&name.as_str()) => {
-                drop(flags.insert(name.as_str(), value.as_str()))
-            }
-            _ => return Err(format!("{pair:?} is no flag with its value; there are {FLAGS:?}").into()),
+        let [name, value] = pair else { return Err(format!("{pair:?} is no flag with its value").into()) };
+        if !FLAGS.contains(&name.as_str()) {
+            return Err(format!("there is no flag {name}; there are {FLAGS:?}").into());
         }
+        flags.insert(name.as_str(), value.as_str());
     }
     let flag = |name: &str, default| flags.get(name).copied().unwrap_or(default);
     let millis = |name: &str, default| flag(name, default).parse().map(Duration::from_millis);
