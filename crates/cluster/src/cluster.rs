@@ -155,6 +155,12 @@ impl Cluster {
         &self.stream
     }
 
+    /// The clock of its events, and of the times at which its gossip arrived.
+    #[must_use]
+    pub const fn clock(&self) -> MonotonicClock {
+        self.clock
+    }
+
     /// The post office of the node; `None` while it is stopped.
     #[must_use]
     pub fn remote(&self) -> Option<&Remote> {

@@ -300,7 +300,7 @@ impl GossipEngine {
     }
 
     /// One round: picks peers that are not known to hold our view, or a single random one when all do. Returns the
-    /// pushes and how many earlier ones to peers that should have answered were still unanswered.
+    /// pushes and how many peers that should have answered turned out to be silent.
     pub fn round(&mut self, table: &MembershipTable, now: TimerInstant) -> (Vec<GossipPush>, usize) {
         self.evaluate(table, now);
         self.refresh(table);
@@ -311,8 +311,9 @@ impl GossipEngine {
             let attempts = match peer.unanswered {
                 None => 0,
                 Some(push) => {
-                    // The silence of a suspect is known to be its own; that of others may be ours.
-                    silent += usize::from(peer.reachable);
+                    // The silence of a suspect is known to be its own; that of others may be ours. Each of them is one
+                    // sign, however long it lasts: a single dead peer must not pass for a whole cluster out of reach.
+                    silent += usize::from(peer.reachable && push.attempts == 0);
                     if push.attempts + 1 == TRIES_MAX {
                         // Whatever the peer may have missed, the next push repairs it.
                         peer.acked = MembershipVersion::ZERO;

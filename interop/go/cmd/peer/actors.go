@@ -11,7 +11,9 @@ import (
 type echo struct {
 	mutex sync.Mutex
 	count int
-	last  string
+	// How many texts were not greater than the one before.
+	disordered int
+	last       string
 }
 
 func (e *echo) Receive(context actor.Context) {
@@ -31,6 +33,9 @@ func (e *echo) Receive(context actor.Context) {
 func (e *echo) note(text string) {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
+	if e.count > 0 && text <= e.last {
+		e.disordered++
+	}
 	e.count++
 	e.last = text
 }
@@ -38,7 +43,7 @@ func (e *echo) note(text string) {
 func (e *echo) seen() object {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
-	return object{"count": e.count, "last": e.last}
+	return object{"count": e.count, "disordered": e.disordered, "last": e.last}
 }
 
 // watcher tells about the end of those it was asked to watch.

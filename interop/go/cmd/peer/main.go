@@ -74,7 +74,7 @@ func main() {
 // readCommands passes lines on until there are no more, which ends the process unless it is leaving already.
 func readCommands(lines chan<- string) {
 	scanner := bufio.NewScanner(os.Stdin)
-	scanner.Buffer(nil, 1<<20)
+	scanner.Buffer(nil, 8<<20)
 	isLeaving := false
 	for scanner.Scan() {
 		line := strings.TrimSpace(scanner.Text())

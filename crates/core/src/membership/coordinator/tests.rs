@@ -416,7 +416,7 @@ fn a_suspect_that_is_heard_again_is_up_and_its_record_outranks_the_suspicion() {
     subject.join_up("a");
     subject.join_up("b");
     // Nobody answers this node's gossip, so it is patient.
-    subject.pass_with_beats(30 * SECOND, &["b"]);
+    subject.pass_with_beats(15 * SECOND, &["b"]);
     assert_eq!(subject.status("a"), NodeStatus::Suspect);
     let suspicion = subject.record("a").clone();
     subject.beat("a");
@@ -1046,6 +1046,21 @@ fn a_node_in_bad_health_waits_longer_before_it_gives_up() {
     assert!(healthy < 12 * SECOND, "{healthy:?}");
     // Both the pause and the suspicion are stretched: three and five seconds more for each point.
     assert!(dead_after(2) >= healthy + 15 * SECOND);
+}
+
+#[test]
+fn the_only_peer_is_given_up_in_time_though_nobody_else_answers() {
+    // Regression: every unanswered push to the dead peer made this node doubt itself more, up to a minute of patience.
+    let mut subject = Subject::member();
+    subject.join_up("a");
+    subject.pass_with_beats(10 * SECOND, &["a"]);
+    let since = subject.now;
+    while subject.status("a") != NodeStatus::Dead {
+        subject.pass(SECOND);
+    }
+    assert_eq!(subject.coordinator.health_score(), 1, "one silent peer is one sign");
+    let took = subject.now.saturating_since(since);
+    assert!(took < 20 * SECOND, "{took:?}");
 }
 
 #[test]
