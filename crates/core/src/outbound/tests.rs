@@ -1,6 +1,7 @@
 use alloc::format;
 use alloc::string::ToString;
 use alloc::vec;
+use core::time::Duration;
 
 use super::*;
 
