@@ -1,0 +1,18 @@
+//! Grains: actors that one calls by name, without knowing where they live or whether they run.
+//!
+//! ```text
+//!   caller                                                          host
+//!   GrainRpcRouter ──► PidCache ──► PlacementHash::owner ──────────► VirtualActorRegistry
+//!        │  in order, in time          who hosts it, as              spawns it once, stops it when idle,
+//!        │                             everyone computes it          hands it over when the roster changes
+//!        └──────────► Resolver: may anything be sent there? ───────► the activation
+//! ```
+//!
+//! [`ClusterIdentity`] is the name, [`ActorPid`] one activation. The parts know nothing of each other; a driver asks them
+//! in turn.
+
+mod identity;
+mod rendezvous;
+
+pub use identity::{ClusterIdentity, GrainKey, IDENTITY_BYTES_MAX, IdentityError, KIND_BYTES_MAX};
+pub use rendezvous::PlacementHash;
