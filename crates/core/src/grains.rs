@@ -12,7 +12,11 @@
 //! in turn.
 
 mod identity;
+mod pid;
 mod rendezvous;
+mod resolver;
 
 pub use identity::{ClusterIdentity, GrainKey, IDENTITY_BYTES_MAX, IdentityError, KIND_BYTES_MAX};
+pub use pid::{ACTOR_ID_BYTES_MAX, ActorPid, PidError};
 pub use rendezvous::PlacementHash;
+pub use resolver::{ClusterView, ResolveResult, Resolver, RouteHint, StaleView, ViewVersion};
