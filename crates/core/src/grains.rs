@@ -13,10 +13,15 @@
 
 mod identity;
 mod pid;
+mod pid_cache;
 mod rendezvous;
 mod resolver;
 
 pub use identity::{ClusterIdentity, GrainKey, IDENTITY_BYTES_MAX, IdentityError, KIND_BYTES_MAX};
 pub use pid::{ACTOR_ID_BYTES_MAX, ActorPid, PidError};
+pub use pid_cache::{
+    DROPS_TOLD_MAX, DroppedPid, PidCache, PidCacheConfig, PidCacheConfigError, PidCacheCounts,
+    PidCacheOutcome, PidDropReason,
+};
 pub use rendezvous::PlacementHash;
 pub use resolver::{ClusterView, ResolveResult, Resolver, RouteHint, StaleView, ViewVersion};
