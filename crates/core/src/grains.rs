@@ -11,12 +11,18 @@
 //! [`ClusterIdentity`] is the name, [`ActorPid`] one activation. The parts know nothing of each other; a driver asks them
 //! in turn.
 
+mod activation;
 mod identity;
 mod pid;
 mod pid_cache;
 mod rendezvous;
 mod resolver;
 
+pub use activation::{
+    ActivationCommand, ActivationConfig, ActivationConfigError, ActivationEvent, ActivationId,
+    ActivationOutcome, ActivationRefusal, ActivationReply, GrainKindConfig, GrainSnapshot, PeerReport,
+    RelocationRecord, SnapshotDrop, StopReason, VirtualActorRegistry,
+};
 pub use identity::{ClusterIdentity, GrainKey, IDENTITY_BYTES_MAX, IdentityError, KIND_BYTES_MAX};
 pub use pid::{ACTOR_ID_BYTES_MAX, ActorPid, PidError};
 pub use pid_cache::{
