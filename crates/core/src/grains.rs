@@ -17,6 +17,7 @@ mod pid;
 mod pid_cache;
 mod rendezvous;
 mod resolver;
+mod router;
 
 pub use activation::{
     ActivationCommand, ActivationConfig, ActivationConfigError, ActivationEvent, ActivationId,
@@ -31,3 +32,8 @@ pub use pid_cache::{
 };
 pub use rendezvous::PlacementHash;
 pub use resolver::{ClusterView, ResolveResult, Resolver, RouteHint, StaleView, ViewVersion};
+pub use router::{
+    Answer, AttemptFailure, CallCounts, CallEnd, CallRejection, CallRequest, CorrelationId, EndedCall,
+    GrainRpcRouter, LatencyHistogram, RetryPolicy, RouterCommand, RouterConfig, RouterConfigError,
+    RouterEvent, RouterOutcome, SCHEMA_BASE,
+};
