@@ -6,7 +6,8 @@
 //! inputs and outcomes into effects; it decides nothing. Ordered maps throughout, so equal inputs give equal outcomes.
 //!
 //! [`membership`] decides who is in the cluster; [`gossip`] spreads what each member says about itself; [`roster`] lists
-//! everyone there is to talk to, members of another runtime included.
+//! everyone there is to talk to, members of another runtime included; [`grains`] decides where actors live that are called
+//! by name.
 //!
 //! The crate is `no_std` + `alloc`: it cannot open a socket, read a clock or start a thread.
 
@@ -17,6 +18,7 @@ extern crate alloc;
 
 mod deadline;
 pub mod gossip;
+pub mod grains;
 pub mod id;
 pub mod membership;
 mod murmur;

@@ -1,0 +1,465 @@
+//! The grains that run on this node: each at most once, started when called, stopped when idle or when it belongs elsewhere.
+//!
+//! ```text
+//!            request                spawned                 idle, moved, leaving, duplicate
+//!   nothing ─────────► Spawning ───────────────► Active ────────────────────────────────────► Stopping
+//!      ▲                │ failed                   │ ended by itself                             │ terminated
+//!      └────────────────┴──────────────────────────┴─────────────────────────────────────────────┘
+//! ```
+//!
+//! Whoever asks while a grain starts waits for that start; whoever asks while it stops waits for its end and the next
+//! start. So there are never two of it here. That there are not two of it in the cluster follows from everyone asking the
+//! owner; while views differ there can be two for a moment, and the owner by the current roster keeps it.
+
+mod config;
+mod outcome;
+mod relocation;
+mod snapshot;
+
+pub use config::{ActivationConfig, ActivationConfigError, GrainKindConfig};
+pub use outcome::{
+    ActivationCommand, ActivationEvent, ActivationId, ActivationOutcome, ActivationRefusal, ActivationReply,
+    StopReason,
+};
+pub use relocation::PeerReport;
+pub use snapshot::{GrainSnapshot, RelocationRecord, SnapshotDrop};
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::mem;
+use core::time::Duration;
+
+use super::identity::ClusterIdentity;
+use super::pid::ActorPid;
+use crate::deadline::DeadlineQueue;
+use crate::gossip::GossipMemberId;
+use crate::roster::RosterMember;
+use crate::time::TimerInstant;
+use snapshot::SnapshotStore;
+
+/// The grains of one node. `R` is whoever asked for one; the registry only moves it.
+///
+/// Inputs: [`handle_roster`](Self::handle_roster) first and whenever the roster changes;
+/// [`handle_activation_request`](Self::handle_activation_request) and the other `handle_*`; [`poll`](Self::poll) at the
+/// `wake_at` of the last outcome. Time is monotonic. Every `Spawn` is answered by
+/// [`handle_spawned`](Self::handle_spawned) or [`handle_spawn_failed`](Self::handle_spawn_failed), every `Stop` by
+/// [`handle_terminated`](Self::handle_terminated), and every request gets exactly one reply.
+#[derive(Clone, Debug)]
+pub struct VirtualActorRegistry<R> {
+    config: ActivationConfig,
+    kinds: BTreeMap<String, GrainKindConfig>,
+    own: GossipMemberId,
+    members: Vec<RosterMember>,
+    entries: BTreeMap<ClusterIdentity, Entry<R>>,
+    running: BTreeMap<String, usize>,
+    idle: DeadlineQueue<ClusterIdentity>,
+    snapshots: SnapshotStore,
+    past: Past,
+    last_activation: u64,
+    leaving: bool,
+    drained: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Entry<R> {
+    activation: ActivationId,
+    state: State,
+    /// Requests that wait for the end of the start, or for the start after the end.
+    waiters: Vec<R>,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Spawning { restored: Option<u64> },
+    Active { pid: ActorPid, last_seen: TimerInstant, turns: usize },
+    Stopping { pid: ActorPid, reason: StopReason },
+}
+
+impl<R> VirtualActorRegistry<R> {
+    /// A registry of the node `own` that hosts `kinds`. It starts nothing before it has a roster.
+    ///
+    /// # Errors
+    /// A setting out of range, or a kind given twice.
+    pub fn new(
+        own: GossipMemberId,
+        kinds: Vec<GrainKindConfig>,
+        config: ActivationConfig,
+    ) -> Result<Self, ActivationConfigError> {
+        config.validate()?;
+        let mut known = BTreeMap::new();
+        for kind in kinds {
+            kind.validate()?;
+            if let Some(twice) = known.insert(kind.kind.clone(), kind) {
+                return Err(ActivationConfigError::DuplicateKind { kind: twice.kind });
+            }
+        }
+        Ok(Self {
+            running: known.keys().map(|kind| (kind.clone(), 0)).collect(),
+            kinds: known,
+            own,
+            members: Vec::new(),
+            entries: BTreeMap::new(),
+            idle: DeadlineQueue::new(),
+            snapshots: SnapshotStore::new(config.snapshot_bytes_max, config.snapshots_bytes_max),
+            past: Past::default(),
+            last_activation: 0,
+            leaving: false,
+            drained: false,
+            config,
+        })
+    }
+
+    /// `asker` wants to know where `grain` runs; if it does not, it is started.
+    pub fn handle_activation_request(
+        &mut self,
+        grain: &ClusterIdentity,
+        asker: R,
+        now: TimerInstant,
+    ) -> ActivationOutcome<R> {
+        let mut out = ActivationOutcome::default();
+        if let Some(Entry { state: State::Active { pid, last_seen, .. }, .. }) = self.entries.get_mut(grain) {
+            *last_seen = now;
+            let result = Ok(pid.clone());
+            out.replies.push(ActivationReply { to: asker, grain: grain.clone(), result });
+            return self.finish(out);
+        }
+        if let Err(refusal) = self.may_start(grain) {
+            out.refuse(asker, grain, refusal);
+            return self.finish(out);
+        }
+        match self.entries.get_mut(grain) {
+            Some(entry) if entry.waiters.len() < self.config.waiters_max => entry.waiters.push(asker),
+            Some(_) => {
+                let max = self.config.waiters_max;
+                out.refuse(asker, grain, ActivationRefusal::TooManyWaiters { grain: grain.clone(), max });
+            }
+            None => self.start(grain, [asker].into(), &mut out),
+        }
+        self.finish(out)
+    }
+
+    /// The grain runs as `pid`. Everyone who waited is answered.
+    pub fn handle_spawned(
+        &mut self,
+        grain: &ClusterIdentity,
+        activation: ActivationId,
+        pid: ActorPid,
+        now: TimerInstant,
+    ) -> ActivationOutcome<R> {
+        let mut out = ActivationOutcome::default();
+        let allowed = self.may_start(grain);
+        let restored = match self.entries.get(grain) {
+            Some(Entry { activation: known, state: State::Spawning { restored }, .. })
+                if *known == activation =>
+            {
+                *restored
+            }
+            Some(entry) if entry.activation == activation && entry.state.pid() == Some(&pid) => {
+                return self.finish(out);
+            }
+            _ => {
+                let (grain, reason) = (grain.clone(), StopReason::Orphan);
+                out.commands.push(ActivationCommand::Stop { grain, pid, reason });
+                return self.finish(out);
+            }
+        };
+        let Some(entry) = self.entries.get_mut(grain) else { return self.finish(out) };
+        // The grain has its state now; it hands out a newer one when it stops.
+        self.snapshots.take(grain);
+        *self.running.entry(grain.kind().into()).or_default() += 1;
+        let (grain_name, pid_name) = (grain.clone(), pid.clone());
+        out.events.push(if restored.is_some() || self.past.contains(grain) {
+            ActivationEvent::Reactivated { grain: grain_name, pid: pid_name, activation, restored }
+        } else {
+            ActivationEvent::Activated { grain: grain_name, pid: pid_name, activation }
+        });
+        entry.state = State::Active { pid: pid.clone(), last_seen: now, turns: 0 };
+        let waiters = mem::take(&mut entry.waiters);
+        match allowed {
+            Ok(()) => {
+                for to in waiters {
+                    let (grain, result) = (grain.clone(), Ok(pid.clone()));
+                    out.replies.push(ActivationReply { to, grain, result });
+                }
+                self.watch_idle(grain, now);
+            }
+            // The roster changed while it was starting, or this node is about to go.
+            Err(refusal) => {
+                for waiter in waiters {
+                    out.refuse(waiter, grain, refusal.clone());
+                }
+                let reason = if self.leaving { StopReason::Leaving } else { StopReason::Moved };
+                self.stop(grain, reason, &mut out);
+            }
+        }
+        self.finish(out)
+    }
+
+    /// The grain could not be started. Everyone who waited is told; the next request tries again.
+    pub fn handle_spawn_failed(
+        &mut self,
+        grain: &ClusterIdentity,
+        activation: ActivationId,
+        reason: &str,
+    ) -> ActivationOutcome<R> {
+        let mut out = ActivationOutcome::default();
+        let is_starting = self.entries.get(grain).is_some_and(|entry| {
+            entry.activation == activation && matches!(entry.state, State::Spawning { .. })
+        });
+        if is_starting && let Some(entry) = self.entries.remove(grain) {
+            for waiter in entry.waiters {
+                let (grain_name, reason) = (grain.clone(), reason.into());
+                out.refuse(waiter, grain, ActivationRefusal::SpawnFailed { grain: grain_name, reason });
+            }
+            let (grain, reason) = (grain.clone(), reason.into());
+            out.events.push(ActivationEvent::SpawnFailed { grain, reason });
+        }
+        self.finish(out)
+    }
+
+    /// A message for the grain came in: its turn begins. Returns where it runs; `None` when it does not, or is about to
+    /// stop: the sender must be told so, and ask again.
+    pub fn handle_message(&mut self, grain: &ClusterIdentity, now: TimerInstant) -> Option<ActorPid> {
+        let entry = self.entries.get_mut(grain)?;
+        let State::Active { pid, last_seen, turns } = &mut entry.state else { return None };
+        *last_seen = now;
+        *turns += 1;
+        Some(pid.clone())
+    }
+
+    /// The activation `pid` has finished with a message.
+    pub fn handle_turn_done(
+        &mut self,
+        grain: &ClusterIdentity,
+        pid: &ActorPid,
+        now: TimerInstant,
+    ) -> ActivationOutcome<R> {
+        if let Some(Entry { state: State::Active { pid: known, last_seen, turns }, .. }) =
+            self.entries.get_mut(grain)
+            && known == pid
+        {
+            *last_seen = now;
+            *turns = turns.saturating_sub(1);
+            if *turns == 0 {
+                self.watch_idle(grain, now);
+            }
+        }
+        self.finish(ActivationOutcome::default())
+    }
+
+    /// The activation `pid` is over, and left `snapshot` behind. An unknown one changes nothing.
+    pub fn handle_terminated(
+        &mut self,
+        grain: &ClusterIdentity,
+        pid: &ActorPid,
+        snapshot: Option<GrainSnapshot>,
+    ) -> ActivationOutcome<R> {
+        let mut out = ActivationOutcome::default();
+        if self.entries.get(grain).and_then(|entry| entry.state.pid()) != Some(pid) {
+            return self.finish(out);
+        }
+        let Some(Entry { state, waiters, .. }) = self.entries.remove(grain) else { return self.finish(out) };
+        self.idle.clear(grain);
+        if let Some(running) = self.running.get_mut(grain.kind()) {
+            *running = running.saturating_sub(1);
+        }
+        self.past.insert(grain);
+        self.tell_end(grain, &state, pid, snapshot.as_ref(), &mut out);
+        match snapshot {
+            Some(snapshot) => self.pass_on(grain, snapshot, &mut out),
+            None if self.needs_snapshot(grain) && self.snapshots.get(grain).is_none() => {
+                out.events.push(ActivationEvent::SnapshotMissing { grain: grain.clone() });
+            }
+            None => {}
+        }
+        out.commands.push(ActivationCommand::Announce { grain: grain.clone(), pid: pid.clone() });
+        if !waiters.is_empty() {
+            match self.may_start(grain) {
+                Ok(()) => self.start(grain, waiters, &mut out),
+                Err(refusal) => {
+                    for waiter in waiters {
+                        out.refuse(waiter, grain, refusal.clone());
+                    }
+                }
+            }
+        }
+        self.finish(out)
+    }
+
+    /// Stops what has been idle for its limit. A grain that works is not idle, however long it takes.
+    pub fn poll(&mut self, now: TimerInstant) -> ActivationOutcome<R> {
+        let mut out = ActivationOutcome::default();
+        while let Some(grain) = self.idle.pop_due(now) {
+            let Some(Entry { state: State::Active { last_seen, turns: 0, .. }, .. }) =
+                self.entries.get(&grain)
+            else {
+                continue;
+            };
+            // Alarms are not moved with every message; one that rings too early is set anew.
+            match self.idle_limit(&grain).map(|limit| *last_seen + limit) {
+                Some(at) if at <= now => self.stop(&grain, StopReason::Idle, &mut out),
+                Some(at) => self.idle.set(&grain, at),
+                None => {}
+            }
+        }
+        self.finish(out)
+    }
+
+    /// Where `grain` runs on this node, if it does.
+    #[must_use]
+    pub fn pid(&self, grain: &ClusterIdentity) -> Option<&ActorPid> {
+        match &self.entries.get(grain)?.state {
+            State::Active { pid, .. } => Some(pid),
+            State::Spawning { .. } | State::Stopping { .. } => None,
+        }
+    }
+
+    /// How many grains run on this node, by kind: what the heartbeat tells. Kinds without any are listed.
+    pub fn counts(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.running.iter().map(|(kind, count)| (kind.as_str(), *count))
+    }
+
+    /// Whether this node leaves and no grain runs here any more.
+    #[must_use]
+    pub const fn is_drained(&self) -> bool {
+        self.drained
+    }
+
+    /// Whether this node may start `grain`.
+    fn may_start(&self, grain: &ClusterIdentity) -> Result<(), ActivationRefusal> {
+        if !self.kinds.contains_key(grain.kind()) {
+            return Err(ActivationRefusal::UnknownKind { kind: grain.kind().into() });
+        }
+        if self.leaving {
+            let successor = self.successor(grain).cloned();
+            return Err(ActivationRefusal::Leaving { grain: grain.clone(), successor });
+        }
+        match self.owner(grain) {
+            Some(owner) if owner.id == self.own => Ok(()),
+            Some(owner) => Err(ActivationRefusal::NotOwner { grain: grain.clone(), owner: owner.clone() }),
+            None => Err(ActivationRefusal::NoOwner { grain: grain.clone() }),
+        }
+    }
+
+    fn start(&mut self, grain: &ClusterIdentity, waiters: Vec<R>, out: &mut ActivationOutcome<R>) {
+        let snapshot = self.snapshots.get(grain).cloned();
+        let max = self.config.activations_max;
+        let refusal = if self.entries.len() >= max {
+            Some(ActivationRefusal::TooManyActivations { grain: grain.clone(), max })
+        } else if self.needs_snapshot(grain) && snapshot.is_none() {
+            out.events.push(ActivationEvent::SnapshotMissing { grain: grain.clone() });
+            Some(ActivationRefusal::StateMissing { grain: grain.clone() })
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            for waiter in waiters {
+                out.refuse(waiter, grain, refusal.clone());
+            }
+            return;
+        }
+        self.last_activation += 1;
+        let activation = ActivationId(self.last_activation);
+        let state = State::Spawning { restored: snapshot.as_ref().map(|snapshot| snapshot.version) };
+        self.entries.insert(grain.clone(), Entry { activation, state, waiters });
+        out.commands.push(ActivationCommand::Spawn { grain: grain.clone(), activation, snapshot });
+    }
+
+    /// Begins to stop an activation. Harmless unless it is active.
+    fn stop(&mut self, grain: &ClusterIdentity, reason: StopReason, out: &mut ActivationOutcome<R>) {
+        let Some(entry) = self.entries.get_mut(grain) else { return };
+        let State::Active { pid, .. } = &entry.state else { return };
+        let pid = pid.clone();
+        entry.state = State::Stopping { pid: pid.clone(), reason };
+        self.idle.clear(grain);
+        out.commands.push(ActivationCommand::Stop { grain: grain.clone(), pid, reason });
+    }
+
+    fn tell_end(
+        &self,
+        grain: &ClusterIdentity,
+        state: &State,
+        pid: &ActorPid,
+        snapshot: Option<&GrainSnapshot>,
+        out: &mut ActivationOutcome<R>,
+    ) {
+        let (grain_name, pid) = (grain.clone(), pid.clone());
+        out.events.push(match state {
+            State::Stopping { reason: StopReason::Idle, .. } => {
+                ActivationEvent::Passivated { grain: grain_name, pid }
+            }
+            State::Stopping { .. } => ActivationEvent::HandedOver {
+                grain: grain_name,
+                pid,
+                to: self.next_host(grain).map(|host| host.id.clone()),
+                snapshot: snapshot.map(|snapshot| snapshot.version),
+            },
+            State::Active { .. } | State::Spawning { .. } => {
+                ActivationEvent::Deactivated { grain: grain_name, pid }
+            }
+        });
+    }
+
+    fn watch_idle(&mut self, grain: &ClusterIdentity, now: TimerInstant) {
+        if let Some(limit) = self.idle_limit(grain) {
+            self.idle.set(grain, now + limit);
+        }
+    }
+
+    fn idle_limit(&self, grain: &ClusterIdentity) -> Option<Duration> {
+        self.kinds.get(grain.kind())?.idle_limit
+    }
+
+    fn needs_snapshot(&self, grain: &ClusterIdentity) -> bool {
+        self.kinds.get(grain.kind()).is_some_and(|kind| kind.snapshot_required)
+    }
+
+    fn finish(&mut self, mut out: ActivationOutcome<R>) -> ActivationOutcome<R> {
+        if self.leaving && !self.drained && self.entries.is_empty() {
+            self.drained = true;
+            out.events.push(ActivationEvent::Drained);
+        }
+        out.wake_at = self.idle.next();
+        out
+    }
+}
+
+impl State {
+    const fn pid(&self) -> Option<&ActorPid> {
+        match self {
+            Self::Active { pid, .. } | Self::Stopping { pid, .. } => Some(pid),
+            Self::Spawning { .. } => None,
+        }
+    }
+}
+
+/// The grains that ran here before, to tell a return from a first time. Bounded; the oldest is forgotten.
+#[derive(Clone, Debug, Default)]
+struct Past {
+    grains: BTreeSet<ClusterIdentity>,
+    order: VecDeque<ClusterIdentity>,
+}
+
+impl Past {
+    fn insert(&mut self, grain: &ClusterIdentity) {
+        if self.grains.insert(grain.clone()) {
+            self.order.push_back(grain.clone());
+        }
+        if self.order.len() > PAST_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.grains.remove(&oldest);
+        }
+    }
+
+    fn contains(&self, grain: &ClusterIdentity) -> bool {
+        self.grains.contains(grain)
+    }
+}
+
+/// Most grains that are remembered after they ran.
+const PAST_MAX: usize = 65_536;
+
+#[cfg(test)]
+mod tests;
