@@ -20,6 +20,7 @@ mod poller;
 mod server;
 
 pub use config::{AutomanagedConfig, AutomanagedConfigError, HOSTS_MAX};
+pub(crate) use health::check_kinds;
 pub use health::{HEALTH_BYTES_MAX, HealthError, HealthReport, KIND_BYTES_MAX, KINDS_MAX, decode_health};
 pub use poller::{HealthPoller, HostPoll, HostPollCounts, PollCounters, PollError, poll_result};
 pub use server::{HEALTH_PATH, HealthServer, HealthServerConfig, HealthServerCounters, HealthServerError};

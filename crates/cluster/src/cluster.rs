@@ -18,7 +18,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use synod_core::gossip::{ConsensusChecker, ExtractError, GossipKey, GossipValue, GossiperEvent};
+use synod_core::gossip::{
+    ConsensusChecker, ExtractError, GossipKey, GossipMemberId, GossipValue, GossiperEvent,
+};
 use synod_core::membership::{ClusterEvent, Member, MembershipCoordinatorConfig};
 use synod_core::roster::{Roster, RosterConfig, RosterMember, RosterUpdate};
 use synod_core::{Authority, MemberId, NodeId};
@@ -33,12 +35,13 @@ use crate::core::{AlreadyStarted, ClusterCore, ClusterMode};
 use crate::event_stream::{Delivery, EventStream, EventStreamConfig, Subscription};
 use crate::extension::ClusterExtension;
 use crate::gossiper::{Gossiper, GossiperError, TokioGossiper, TokioGossiperConfig};
+use crate::grains::{GrainKind, GrainRef, Grains, GrainsConfig};
 use crate::incarnation::{IncarnationStore, MemoryIncarnationStore};
 use crate::membership::{MembershipDriver, MembershipExit, MembershipHandle, MembershipTask};
 use crate::metrics::{ClusterMetrics, MetricsError};
 use crate::provider::{ClusterProvider, ClusterProviderError};
 use crate::remote::{Remote, RemoteConfig};
-use crate::roster::{RosterTask, RosterWiring};
+use crate::roster::{KINDS_KEY, RosterTask, RosterWiring};
 use road::GossipLetters;
 
 /// How a node finds the others.
@@ -64,7 +67,9 @@ pub struct ClusterConfig {
     /// How it finds the others. Default [`Discovery::Seeds`].
     pub discovery: Discovery,
     /// The kinds of grains that it hosts. Default none.
-    pub kinds: Vec<String>,
+    pub kinds: Vec<GrainKind>,
+    /// How grains are placed, hosted and called.
+    pub grains: GrainsConfig,
     /// Bounds of the event stream.
     pub events: EventStreamConfig,
     /// Whether questions for numbers are answered. Default true.
@@ -89,6 +94,7 @@ impl ClusterConfig {
             gossip: TokioGossiperConfig::default(),
             discovery: Discovery::Seeds,
             kinds: Vec::new(),
+            grains: GrainsConfig::default(),
             events: EventStreamConfig::default(),
             metrics_enabled: true,
             incarnations: Arc::new(Mutex::new(MemoryIncarnationStore::from_wall_clock())),
@@ -105,6 +111,7 @@ impl ClusterConfig {
         self.remote.validate().map_err(|error| ClusterProviderError::Remote(error.into()))?;
         self.membership.validate()?;
         self.gossip.validate().map_err(GossiperError::from)?;
+        self.grains.validate().map_err(|error| ClusterProviderError::Grains(error.into()))?;
         if let Discovery::Automanaged(automanaged) = &self.discovery {
             automanaged.validate().map_err(|error| ClusterProviderError::Automanaged(error.into()))?;
         }
@@ -171,6 +178,21 @@ impl Cluster {
     #[must_use]
     pub fn gossiper(&self) -> Option<&TokioGossiper> {
         self.parts.as_ref()?.gossiper.as_ref()
+    }
+
+    /// The grains of the cluster; `None` while it is stopped.
+    #[must_use]
+    pub fn grains(&self) -> Option<&Grains> {
+        self.parts.as_ref()?.grains.as_ref()
+    }
+
+    /// The grain of this kind and identity, wherever it lives.
+    ///
+    /// # Errors
+    /// The node is stopped, or kind and identity do not name a grain.
+    pub fn grain(&self, kind: &str, identity: &str) -> Result<GrainRef, ClusterProviderError> {
+        let grains = self.grains().ok_or(ClusterProviderError::NotStarted)?;
+        Ok(grains.grain(kind, identity)?)
     }
 
     /// The membership of the node; `None` while it is stopped.
@@ -289,6 +311,20 @@ impl Cluster {
                 None
             }
         };
+        let kinds = if own.is_some() { self.config.kinds.clone() } else { Vec::new() };
+        let grains_id = match &own {
+            Some(own) => GossipMemberId::from(own),
+            None => GossipMemberId::new(&format!("{node}@{authority}"))?,
+        };
+        let grains = Grains::start(
+            self.config.grains.clone(),
+            kinds,
+            grains_id,
+            &remote,
+            self.stream.clone(),
+            self.clock,
+        )?;
+        parts.grains = Some(grains.clone());
         let membership = match &own {
             Some(own) => {
                 remote.open(&own.to_string());
@@ -299,7 +335,10 @@ impl Cluster {
                 remote.register(&actor_name, Arc::new(letters))?;
                 parts.gossip_actor = Some(actor_name);
                 parts.gossiper = Some(gossiper.clone());
-                gossiper.start_with_membership(driver).await?
+                gossiper.set_statistics_source(grains.clone());
+                let membership = gossiper.start_with_membership(driver).await?;
+                self.tell_kinds(&gossiper)?;
+                membership
             }
             None => {
                 remote.open(&format!("{node}@{authority}"));
@@ -309,9 +348,26 @@ impl Cluster {
         parts.membership = Some(membership.clone());
         let (hint, hints) = mpsc::channel(HINTS_MAX);
         parts.presence = Some(self.start_presence(own, authority, wiring, hint).await?);
-        let follower = Follower { remote, membership, gossiper: parts.gossiper.clone(), node };
+        let follower = Follower { remote, membership, gossiper: parts.gossiper.clone(), grains, node };
         parts.follower = Some(tokio::spawn(follower.run(followed, hints)));
         Ok(())
+    }
+
+    /// Says which kinds this node hosts, to those who do not ask its health endpoint.
+    fn tell_kinds(&self, gossiper: &TokioGossiper) -> Result<(), ClusterProviderError> {
+        let member = WireMember { kinds: self.kind_names(), ..WireMember::default() };
+        let told = ClusterTopology { members: vec![member], ..ClusterTopology::default() };
+        let value = payload::encode_any(&told).ok();
+        let value = value.and_then(|any| GossipValue::new(&any.type_url, &any.value).ok());
+        let key = GossipKey::new(KINDS_KEY).ok();
+        if let (Some(key), Some(value)) = (key, value) {
+            gossiper.set_state(key, value)?;
+        }
+        Ok(())
+    }
+
+    fn kind_names(&self) -> Vec<String> {
+        self.config.kinds.iter().map(|kind| kind.name().to_owned()).collect()
     }
 
     async fn start_presence(
@@ -331,14 +387,13 @@ impl Cluster {
                     ..RosterConfig::default()
                 };
                 let roster = match own {
-                    Some(own) => Roster::member(own, self.config.kinds.clone(), config),
+                    Some(own) => Roster::member(own, self.kind_names(), config),
                     None => Roster::client(config),
                 };
                 Presence::Seeds(RosterTask::start(roster?, wiring))
             }
             (Discovery::Automanaged(automanaged), Some(own)) => {
-                let automanaged =
-                    AutomanagedConfig { kinds: self.config.kinds.clone(), ..automanaged.clone() };
+                let automanaged = AutomanagedConfig { kinds: self.kind_names(), ..automanaged.clone() };
                 let provider =
                     AutomanagedProvider::start_member(&automanaged, own, wiring, on_synod_peer).await?;
                 Presence::Automanaged(provider)
@@ -353,6 +408,9 @@ impl Cluster {
     async fn stop_parts(&mut self, graceful: bool) -> Option<MembershipExit> {
         let parts = self.parts.take()?;
         let mut exit = None;
+        if graceful && let Some(grains) = &parts.grains {
+            grains.drain(self.config.shutdown_patience).await;
+        }
         if let Some(membership) = &parts.membership {
             let left = if graceful { membership.leave_and_stop().await.map(|_| ()) } else { Ok(()) };
             if !graceful || left.is_err() {
@@ -378,6 +436,9 @@ impl Cluster {
             drop(follower.await);
         }
         drop(parts.gossiper);
+        if let Some(grains) = &parts.grains {
+            grains.stop();
+        }
         self.extension.shutdown().await;
         let patience = if graceful { self.config.shutdown_patience } else { Duration::ZERO };
         parts.remote.shutdown(patience).await;
@@ -417,6 +478,9 @@ impl Drop for Cluster {
             if let Some(actor) = &parts.gossip_actor {
                 parts.remote.unregister(actor);
             }
+            if let Some(grains) = &parts.grains {
+                grains.stop();
+            }
             parts.remote.abort();
         }
     }
@@ -434,6 +498,7 @@ impl fmt::Debug for Cluster {
 /// What runs, in the order in which it was started.
 struct Parts {
     remote: Remote,
+    grains: Option<Grains>,
     gossip_actor: Option<String>,
     gossiper: Option<TokioGossiper>,
     membership: Option<MembershipHandle>,
@@ -443,7 +508,15 @@ struct Parts {
 
 impl Parts {
     const fn new(remote: Remote) -> Self {
-        Self { remote, gossip_actor: None, gossiper: None, membership: None, presence: None, follower: None }
+        Self {
+            remote,
+            grains: None,
+            gossip_actor: None,
+            gossiper: None,
+            membership: None,
+            presence: None,
+            follower: None,
+        }
     }
 }
 
@@ -457,6 +530,7 @@ struct Follower {
     remote: Remote,
     membership: MembershipHandle,
     gossiper: Option<TokioGossiper>,
+    grains: Grains,
     node: NodeId,
 }
 
@@ -485,7 +559,10 @@ impl Follower {
     fn follow(&self, event: &ClusterEvent) {
         match event {
             ClusterEvent::RosterUpdated { update, .. } => self.follow_roster(update),
-            ClusterEvent::SelfRejoining { current, .. } => self.remote.open(&current.to_string()),
+            ClusterEvent::SelfRejoining { current, .. } => {
+                self.remote.open(&current.to_string());
+                self.grains.handle_rejoin(GossipMemberId::from(current));
+            }
             ClusterEvent::Gossiper { event: GossiperEvent::Blocked { .. }, .. } => {
                 if let Some(gossiper) = &self.gossiper {
                     let blocked = gossiper.blocked_members();
@@ -497,6 +574,7 @@ impl Follower {
     }
 
     fn follow_roster(&self, update: &RosterUpdate) {
+        self.grains.handle_roster(update);
         for gone in &update.left {
             if !update.members.iter().any(|member| member.authority == gone.authority) {
                 self.remote.depart(&gone.authority);

@@ -47,6 +47,7 @@ pub mod core;
 pub mod event_stream;
 pub mod extension;
 pub mod gossiper;
+pub mod grains;
 pub mod incarnation;
 pub mod membership;
 pub mod metrics;

@@ -12,6 +12,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use synod_core::gossip::GossipNameError;
+use synod_core::grains::IdentityError;
 use synod_core::membership::{
     ClusterEvent, ConfigError, Member, MembershipCoordinatorConfig, QuarantineReason,
 };
@@ -24,6 +26,7 @@ use crate::core::{AlreadyStarted, ClusterCore, ClusterMode, TopologyListener};
 use crate::event_stream::{EventStream, EventStreamConfig, EventStreamConfigError};
 use crate::extension::ClusterExtension;
 use crate::gossiper::GossiperError;
+use crate::grains::GrainsStartError;
 use crate::incarnation::{IncarnationStore, MemoryIncarnationStore};
 use crate::membership::{
     MembershipDriver, MembershipDriverError, MembershipExit, MembershipHandle, MembershipHandleError,
@@ -338,6 +341,15 @@ pub enum ClusterProviderError {
     /// The gossiper did not start. What had started before was stopped again.
     #[error(transparent)]
     Gossiper(#[from] GossiperError),
+    /// The grains did not start. What had started before was stopped again.
+    #[error(transparent)]
+    Grains(#[from] GrainsStartError),
+    /// Kind and identity do not name a grain.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The name of a client is none that gossip can use.
+    #[error(transparent)]
+    Name(#[from] GossipNameError),
     /// A request to the running node failed.
     #[error(transparent)]
     Handle(#[from] MembershipHandleError),

@@ -32,6 +32,7 @@ mod server;
 mod socket;
 mod watches;
 
+pub(crate) use actor::unless_panicked;
 pub use actor::{Actor, ActorContext};
 pub use config::{RemoteConfig, RemoteConfigError};
 pub use counters::RemoteCounters;
@@ -174,6 +175,21 @@ impl Remote {
     pub fn spawn_prefixed<A: Actor>(&self, prefix: &str, actor: A) -> Result<Pid, RegisterError> {
         check_name(prefix)?;
         self.spawn_actor(&self.inner.auto_ids.next(prefix), actor)
+    }
+
+    /// As [`spawn_prefixed`](Self::spawn_prefixed), for an actor that is made with its name.
+    ///
+    /// # Errors
+    /// As [`spawn_prefixed`](Self::spawn_prefixed).
+    pub fn spawn_prefixed_with<A: Actor>(
+        &self,
+        prefix: &str,
+        make: impl FnOnce(Pid) -> A,
+    ) -> Result<Pid, RegisterError> {
+        check_name(prefix)?;
+        let id = self.inner.auto_ids.next(prefix);
+        let actor = make(self.pid(&id));
+        self.spawn_actor(&id, actor)
     }
 
     /// Enters a process that is no actor.

@@ -11,15 +11,17 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use synod_core::gossip::GossiperEvent;
+use synod_core::gossip::{GossipUpdate, GossiperEvent};
 use synod_core::membership::{ClusterEvent, Member};
 use synod_core::remote::RemoteEvent;
 use synod_core::roster::{Roster, RosterMember, RosterOutcome, RosterRefusal};
 use synod_core::{Authority, MemberId};
+use synod_wire::cluster::ClusterTopology;
+use synod_wire::payload;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::automanaged::{HealthPoller, HealthReport, HostPoll, PollError, poll_result};
+use crate::automanaged::{HealthPoller, HealthReport, HostPoll, PollError, check_kinds, poll_result};
 use crate::clock::MonotonicClock;
 use crate::event_stream::{Delivery, EventStream, Subscription};
 
@@ -184,6 +186,12 @@ impl RosterDriver {
                     return Vec::new();
                 }
             },
+            ClusterEvent::GossipStateUpdated { update, .. } if update.key.as_str() == KINDS_KEY => {
+                match kinds_of(update) {
+                    Some((member, kinds)) => self.roster.handle_kinds(&member, kinds),
+                    None => return Vec::new(),
+                }
+            }
             ClusterEvent::SelfRejoining { current, .. } => self.roster.handle_rejoin(current),
             ClusterEvent::Gossiper { event: GossiperEvent::Blocked { member, .. }, .. } => {
                 self.roster.handle_blocked(member)
@@ -245,6 +253,18 @@ impl RosterDriver {
         });
     }
 }
+
+/// Who says it hosts what. What cannot be read is nobody's kind.
+fn kinds_of(update: &GossipUpdate) -> Option<(MemberId, Vec<String>)> {
+    let member = update.member.as_str().parse().ok()?;
+    let told: ClusterTopology = payload::decode(update.value.bytes().to_vec().into()).ok()?;
+    let kinds = told.members.into_iter().next()?.kinds;
+    check_kinds(&kinds).ok()?;
+    Some((member, kinds))
+}
+
+/// The gossip key under which a synod node says which kinds of grains it hosts.
+pub(crate) const KINDS_KEY: &str = "synod-kinds";
 
 fn is_silent(poll: &HostPoll) -> bool {
     match &poll.answer {

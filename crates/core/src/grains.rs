@@ -37,3 +37,17 @@ pub use router::{
     GrainRpcRouter, LatencyHistogram, RetryPolicy, RouterCommand, RouterConfig, RouterConfigError,
     RouterEvent, RouterOutcome, SCHEMA_BASE,
 };
+
+/// Something happened to a grain or to a call of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GrainEvent {
+    /// An activation of this node changed.
+    Activation(ActivationEvent),
+    /// A call of this node ended without an answer.
+    CallFailed(EndedCall),
+    /// This node forgot where a grain was.
+    PidDropped(DroppedPid),
+    /// A call tries again or was slow, or a peer's schema was agreed upon.
+    Router(RouterEvent),
+}

@@ -312,6 +312,15 @@ impl Roster {
         self.finish(RosterOutcome::default())
     }
 
+    /// A synod member says which kinds of grains it hosts. It may be one that membership does not know yet.
+    pub fn handle_kinds(&mut self, id: &MemberId, kinds: Vec<String>) -> RosterOutcome {
+        if self.own_node() != Some(&id.node) {
+            self.kinds.insert(id.clone(), in_order(kinds));
+            self.forget_kinds(&BTreeSet::from([id.clone()]));
+        }
+        self.finish(RosterOutcome::default())
+    }
+
     /// Everybody as last told, in order of their ids.
     pub fn members(&self) -> impl Iterator<Item = &RosterMember> {
         self.reported.values()
@@ -353,6 +362,14 @@ impl Roster {
         }
     }
 
+    fn forget_kinds(&mut self, answered: &BTreeSet<MemberId>) {
+        if self.kinds.len() > self.config.members_max {
+            let synod = &self.synod;
+            let is_listed = |id: &MemberId| synod.get(&id.node).is_some_and(|member| member.id == *id);
+            self.kinds.retain(|id, _| answered.contains(id) || is_listed(id));
+        }
+    }
+
     /// Learns kinds, and finds out who should be joined.
     fn note_synod(&mut self, polled: Vec<RosterMember>, out: &mut RosterOutcome) {
         let mut answered = BTreeSet::new();
@@ -373,11 +390,7 @@ impl Roster {
                 out.join_hints.push(Member { id, authority: member.authority });
             }
         }
-        if self.kinds.len() > self.config.members_max {
-            let synod = &self.synod;
-            let is_listed = |id: &MemberId| synod.get(&id.node).is_some_and(|member| member.id == *id);
-            self.kinds.retain(|id, _| answered.contains(id) || is_listed(id));
-        }
+        self.forget_kinds(&answered);
     }
 
     fn is_known(&self, member: &RosterMember) -> bool {

@@ -100,7 +100,7 @@ pub enum HealthError {
 }
 
 /// Whether every kind is a name that a member may announce.
-pub(super) fn check_kinds(kinds: &[String]) -> Result<(), HealthError> {
+pub(crate) fn check_kinds(kinds: &[String]) -> Result<(), HealthError> {
     if kinds.len() > KINDS_MAX {
         return Err(HealthError::TooManyKinds { kinds: kinds.len() });
     }

@@ -26,6 +26,11 @@ pub trait Actor: Send + 'static {
     /// Takes one message. The next one waits until this is done.
     fn receive(&mut self, context: &mut ActorContext, message: Message) -> impl Future<Output = ()> + Send;
 
+    /// The actor begins; its first message waits until this is done.
+    fn started(&mut self, _context: &mut ActorContext) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
     /// An actor that this one watches has ended.
     fn terminated(
         &mut self,
@@ -153,6 +158,10 @@ async fn live<A: Actor>(
     mailbox: &Mailbox,
     letters: &mut VecDeque<Letter>,
 ) {
+    actor.started(context).await;
+    if context.stopping {
+        return;
+    }
     loop {
         while let Some(message) = mailbox.take_system() {
             match message {
@@ -199,8 +208,8 @@ pub(super) fn terminated_message(who: &Pid, why: TerminatedReason) -> Message {
     Message::new(&Terminated { who: Some(who.into()), why: why.into() })
 }
 
-/// Runs `life`, and survives its panic.
-async fn unless_panicked<T>(life: impl Future<Output = T>) -> Result<T, ()> {
+/// Runs `life`, and survives its panic. What the panic left half done must not be used any more.
+pub(crate) async fn unless_panicked<T>(life: impl Future<Output = T>) -> Result<T, ()> {
     let mut life = pin!(life);
     std::future::poll_fn(|context| {
         // What a panic leaves half done is dropped right after, or only read for the names of its watchers.

@@ -8,6 +8,7 @@ use super::status::NodeStatus;
 use super::table::MembershipError;
 use super::topology::{TopologyApplyError, TopologyUpdate};
 use crate::gossip::{GossipUpdate, GossiperEvent};
+use crate::grains::GrainEvent;
 use crate::id::{Authority, MemberId};
 use crate::remote::RemoteEvent;
 use crate::roster::RosterUpdate;
@@ -36,6 +37,13 @@ pub enum ClusterEvent {
     GossipStateUpdated {
         /// The entry.
         update: GossipUpdate,
+        /// When.
+        observed_at: TimerInstant,
+    },
+    /// Something happened to a grain or to a call of one.
+    Grain {
+        /// What happened.
+        event: GrainEvent,
         /// When.
         observed_at: TimerInstant,
     },
@@ -166,6 +174,7 @@ impl ClusterEvent {
             Self::Gossip { observed_at, .. }
             | Self::Gossiper { observed_at, .. }
             | Self::GossipStateUpdated { observed_at, .. }
+            | Self::Grain { observed_at, .. }
             | Self::MemberQuarantined { observed_at, .. }
             | Self::MemberStatusChanged { observed_at, .. }
             | Self::Membership { observed_at, .. }

@@ -1,0 +1,555 @@
+//! Grains: actors that are always there.
+//!
+//! A grain has a kind and an identity, and nobody starts it. Whoever calls it computes which member hosts it, asks that
+//! member where it runs (which starts it if it does not) and remembers the answer. When the member is gone another one
+//! hosts it, and the next call finds it there.
+//!
+//! ```text
+//!   GrainRef::call ──► GrainRpcRouter ──► PidCache ──► owner by rendezvous ──► its activator ──► VirtualActorRegistry
+//!                          │  turn, deadline, retries                                               │ Spawn
+//!                          └──────────────── GrainRequest ───────────────────────────► GrainActor ◄─┘
+//! ```
+//!
+//! The protocol is protoactor-go's, so a grain may live on a Go node and be called from Rust, and the other way round.
+
+mod caller;
+mod error;
+mod grain;
+mod host;
+
+pub use caller::GrainRef;
+pub use error::{CallError, GrainError};
+pub use grain::{Grain, GrainContext, GrainKind};
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use synod_core::gossip::GossipMemberId;
+use synod_core::grains::{
+    ActivationCommand, ActivationConfig, ActivationConfigError, ActivationId, ActivationOutcome,
+    ActivationRefusal, ActorPid, AttemptFailure, CallCounts, ClusterIdentity, CorrelationId, GrainEvent,
+    GrainRpcRouter, GrainSnapshot, IdentityError, LatencyHistogram, PidCache, PidCacheConfig,
+    PidCacheConfigError, PidCacheCounts, RouterCommand, RouterConfig, RouterConfigError, RouterOutcome,
+    VirtualActorRegistry,
+};
+use synod_core::membership::ClusterEvent;
+use synod_core::roster::{RosterMember, RosterUpdate};
+use synod_core::time::TimerInstant;
+use synod_wire::cluster::{self as wire, ActivationResponse, ActivationTerminated};
+use synod_wire::names;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::clock::MonotonicClock;
+use crate::event_stream::EventStream;
+use crate::gossiper::ActorStatisticsSource;
+use crate::lock;
+use crate::remote::{Lane, Message, Pid, RegisterError, Remote};
+use caller::Step;
+use host::{Activator, Announcements, GrainActor, actor_pid, remote_pid};
+
+/// Settings of the grains of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GrainsConfig {
+    /// How grains are placed and hosted.
+    pub activation: ActivationConfig,
+    /// How calls take their turn, end and try again.
+    pub router: RouterConfig,
+    /// How long and how many grains are remembered where they were found.
+    pub cache: PidCacheConfig,
+}
+
+impl GrainsConfig {
+    /// Checks every part.
+    ///
+    /// # Errors
+    /// The first setting out of its range, by name.
+    pub fn validate(&self) -> Result<(), GrainsConfigError> {
+        self.activation.validate()?;
+        self.router.validate()?;
+        Ok(self.cache.validate()?)
+    }
+}
+
+/// A setting of the grains cannot be used. Nothing was started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GrainsConfigError {
+    /// Of the hosting side.
+    #[error(transparent)]
+    Activation(#[from] ActivationConfigError),
+    /// Of the calling side.
+    #[error(transparent)]
+    Router(#[from] RouterConfigError),
+    /// Of the memory in between.
+    #[error(transparent)]
+    Cache(#[from] PidCacheConfigError),
+}
+
+/// The grains of a cluster, as one node sees them. Clones are the same.
+#[derive(Clone)]
+pub struct Grains {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    remote: Remote,
+    clock: MonotonicClock,
+    stream: EventStream,
+    config: GrainsConfig,
+    kinds: HashMap<String, GrainKind>,
+    registry: Mutex<VirtualActorRegistry<Asker>>,
+    router: Mutex<GrainRpcRouter>,
+    cache: Mutex<PidCache>,
+    members: RwLock<Arc<[RosterMember]>>,
+    calls: Mutex<HashMap<CorrelationId, mpsc::UnboundedSender<Step>>>,
+    /// When each machine wants to be polled: registry, router, cache.
+    wake_at: Mutex<[Option<TimerInstant>; 3]>,
+    timer: Notify,
+    drained: watch::Sender<bool>,
+    tick: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Who asked where a grain runs.
+#[derive(Clone, Debug)]
+pub(in crate::grains) enum Asker {
+    /// A call of this node.
+    Call(CorrelationId),
+    /// Another node, which waits for the answer there.
+    Peer(Pid),
+}
+
+impl Grains {
+    /// Opens the door for grains on `remote`, as the member `own`. It hosts `kinds`, once it has seen a roster.
+    ///
+    /// # Errors
+    /// A setting that cannot be used, or a name that is taken.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start(
+        config: GrainsConfig,
+        kinds: Vec<GrainKind>,
+        own: GossipMemberId,
+        remote: &Remote,
+        stream: EventStream,
+        clock: MonotonicClock,
+    ) -> Result<Self, GrainsStartError> {
+        config.validate()?;
+        let kind_configs = kinds.iter().map(|kind| kind.config.clone()).collect();
+        let registry = VirtualActorRegistry::new(own, kind_configs, config.activation.clone())
+            .map_err(GrainsConfigError::from)?;
+        let seed = RandomState::new().hash_one(());
+        let router = GrainRpcRouter::new(config.router.clone(), seed).map_err(GrainsConfigError::from)?;
+        let cache = PidCache::new(config.cache.clone()).map_err(GrainsConfigError::from)?;
+        let grains = Self {
+            inner: Arc::new(Inner {
+                remote: remote.clone(),
+                clock,
+                stream,
+                config,
+                kinds: kinds.into_iter().map(|kind| (kind.name().to_owned(), kind)).collect(),
+                registry: Mutex::new(registry),
+                router: Mutex::new(router),
+                cache: Mutex::new(cache),
+                members: RwLock::new(Arc::from([])),
+                calls: Mutex::default(),
+                wake_at: Mutex::default(),
+                timer: Notify::new(),
+                drained: watch::Sender::new(false),
+                tick: Mutex::default(),
+            }),
+        };
+        remote.register(names::ACTOR_PARTITION_ACTIVATOR, Arc::new(Activator(grains.clone())))?;
+        if let Err(error) =
+            remote.register(names::ACTOR_EVENT_STREAM, Arc::new(Announcements(grains.clone())))
+        {
+            remote.unregister(names::ACTOR_PARTITION_ACTIVATOR);
+            return Err(error.into());
+        }
+        let ticking = tokio::spawn(grains.clone().run_timer());
+        *lock(&grains.inner.tick) = Some(ticking);
+        Ok(grains)
+    }
+
+    /// The grain of this kind and identity, whether it runs or not.
+    ///
+    /// # Errors
+    /// Kind and identity do not name a grain.
+    pub fn grain(&self, kind: &str, identity: &str) -> Result<GrainRef, IdentityError> {
+        Ok(GrainRef::new(self.clone(), ClusterIdentity::new(kind, identity)?))
+    }
+
+    /// Starts nothing any more, stops every grain of this node and waits for it, at most for `patience`. Returns whether
+    /// all have ended.
+    pub async fn drain(&self, patience: Duration) -> bool {
+        let outcome = lock(&self.inner.registry).handle_leave();
+        self.perform_activation(outcome);
+        let mut drained = self.inner.drained.subscribe();
+        tokio::time::timeout(patience, drained.wait_for(|drained| *drained)).await.is_ok()
+    }
+
+    /// Closes the door. Calls that wait fail.
+    pub fn stop(&self) {
+        self.inner.remote.unregister(names::ACTOR_PARTITION_ACTIVATOR);
+        self.inner.remote.unregister(names::ACTOR_EVENT_STREAM);
+        if let Some(ticking) = lock(&self.inner.tick).take() {
+            ticking.abort();
+        }
+        lock(&self.inner.calls).clear();
+    }
+
+    /// The members are these now.
+    pub fn handle_roster(&self, update: &RosterUpdate) {
+        let members: Arc<[RosterMember]> = update.members.as_slice().into();
+        *self.inner.members.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&members);
+        let placement = self.inner.config.activation.placement;
+        let dropped = lock(&self.inner.cache).handle_roster(&members, placement);
+        self.publish_drops(dropped.dropped);
+        let outcome = lock(&self.inner.registry).handle_roster(&members);
+        self.perform_activation(outcome);
+        for gone in &update.left {
+            if !members.iter().any(|member| member.authority == gone.authority) {
+                let now = self.inner.clock.now();
+                let outcome = lock(&self.inner.router).handle_peer_gone(&gone.authority, now);
+                self.perform_calls(outcome);
+            }
+        }
+    }
+
+    /// This node goes on under another id.
+    pub fn handle_rejoin(&self, own: GossipMemberId) {
+        lock(&self.inner.registry).handle_rejoin(own);
+    }
+
+    /// How calls of this node have fared.
+    #[must_use]
+    pub fn call_counts(&self) -> CallCounts {
+        lock(&self.inner.router).counts()
+    }
+
+    /// How long answered calls of this node took.
+    #[must_use]
+    pub fn latencies(&self) -> LatencyHistogram {
+        lock(&self.inner.router).latencies().clone()
+    }
+
+    /// How the memory of found grains has served.
+    #[must_use]
+    pub fn cache_counts(&self) -> PidCacheCounts {
+        lock(&self.inner.cache).counts()
+    }
+
+    /// How many grains run on this node, by kind.
+    #[must_use]
+    pub fn activation_counts(&self) -> BTreeMap<String, usize> {
+        lock(&self.inner.registry).counts().map(|(kind, count)| (kind.to_owned(), count)).collect()
+    }
+
+    pub(in crate::grains) fn remote(&self) -> &Remote {
+        &self.inner.remote
+    }
+
+    /// Where `grain` runs: a place that is remembered, or the member to ask.
+    pub(in crate::grains) fn look_up(
+        &self,
+        grain: &ClusterIdentity,
+    ) -> Result<ActorPid, Option<RosterMember>> {
+        let now = self.inner.clock.now();
+        let (found, outcome) = lock(&self.inner.cache).get(grain, now);
+        self.publish_drops(outcome.dropped);
+        if let Some(pid) = found {
+            return Ok(pid);
+        }
+        let members = Arc::clone(&self.inner.members.read().unwrap_or_else(PoisonError::into_inner));
+        Err(self.inner.config.activation.placement.owner(grain, members.iter()).cloned())
+    }
+
+    pub(in crate::grains) fn remember(
+        &self,
+        grain: &ClusterIdentity,
+        pid: &ActorPid,
+        member: GossipMemberId,
+    ) {
+        let now = self.inner.clock.now();
+        let outcome = lock(&self.inner.cache).insert(grain, pid.clone(), member, now);
+        self.publish_drops(outcome.dropped);
+    }
+
+    /// The activation is over, somebody says.
+    pub(in crate::grains) fn forget(&self, grain: &ClusterIdentity, pid: &ActorPid) {
+        let outcome = lock(&self.inner.cache).handle_failed(grain, pid);
+        self.publish_drops(outcome.dropped);
+    }
+
+    pub(in crate::grains) fn ask_registry(&self, grain: &ClusterIdentity, asker: Asker) {
+        let now = self.inner.clock.now();
+        let outcome = lock(&self.inner.registry).handle_activation_request(grain, asker, now);
+        self.perform_activation(outcome);
+    }
+
+    pub(in crate::grains) fn spawned(
+        &self,
+        grain: &ClusterIdentity,
+        activation: ActivationId,
+        pid: ActorPid,
+    ) {
+        let now = self.inner.clock.now();
+        let outcome = lock(&self.inner.registry).handle_spawned(grain, activation, pid, now);
+        self.perform_activation(outcome);
+    }
+
+    pub(in crate::grains) fn spawn_failed(
+        &self,
+        grain: &ClusterIdentity,
+        activation: ActivationId,
+        reason: &str,
+    ) {
+        let outcome = lock(&self.inner.registry).handle_spawn_failed(grain, activation, reason);
+        self.perform_activation(outcome);
+    }
+
+    pub(in crate::grains) fn terminated(
+        &self,
+        grain: &ClusterIdentity,
+        pid: &ActorPid,
+        snapshot: Option<GrainSnapshot>,
+    ) {
+        let outcome = lock(&self.inner.registry).handle_terminated(grain, pid, snapshot);
+        self.forget(grain, pid);
+        self.perform_activation(outcome);
+    }
+
+    pub(in crate::grains) fn turn_begins(&self, grain: &ClusterIdentity) {
+        lock(&self.inner.registry).handle_message(grain, self.inner.clock.now());
+    }
+
+    pub(in crate::grains) fn turn_ends(&self, grain: &ClusterIdentity, pid: &ActorPid) {
+        let outcome = lock(&self.inner.registry).handle_turn_done(grain, pid, self.inner.clock.now());
+        self.wake(0, outcome.wake_at);
+    }
+
+    pub(in crate::grains) fn make(&self, grain: &ClusterIdentity) -> Option<Box<dyn grain::AnyGrain>> {
+        self.inner.kinds.get(grain.kind()).map(|kind| (kind.factory)(grain))
+    }
+
+    /// A message to everybody that this node has no other use for.
+    pub(in crate::grains) fn publish_broadcast(&self, message: &Message) {
+        tracing::debug!(type_name = %message.type_name, "a broadcast that nothing here takes");
+    }
+
+    fn perform_activation(&self, outcome: ActivationOutcome<Asker>) {
+        for event in outcome.events {
+            if event == synod_core::grains::ActivationEvent::Drained {
+                self.inner.drained.send_replace(true);
+            }
+            self.publish(GrainEvent::Activation(event));
+        }
+        for command in outcome.commands {
+            self.perform_command(command);
+        }
+        for reply in outcome.replies {
+            match reply.to {
+                Asker::Call(correlation) => self.resolved_here(correlation, &reply.grain, reply.result),
+                Asker::Peer(peer) => self.answer_peer(&peer, reply.result),
+            }
+        }
+        self.wake(0, outcome.wake_at);
+    }
+
+    fn perform_command(&self, command: ActivationCommand) {
+        match command {
+            ActivationCommand::Spawn { grain, activation, snapshot } => {
+                self.spawn(&grain, activation, snapshot);
+            }
+            // What it was sent before is still done; its actor reports the end.
+            ActivationCommand::Stop { grain, pid, .. } => {
+                if self.inner.remote.poison(&remote_pid(&pid)).is_err() {
+                    self.terminated(&grain, &pid, None);
+                }
+            }
+            ActivationCommand::StopRemote { pid, .. } => drop(self.inner.remote.poison(&remote_pid(&pid))),
+            // Only nodes like this one would understand; a Go host starts from nothing.
+            ActivationCommand::Transfer { to, record } => {
+                tracing::debug!(grain = %record.grain, to = %to.id, "the state of a grain is not handed over yet");
+            }
+            ActivationCommand::Announce { grain, pid } => self.announce(&grain, &pid),
+        }
+    }
+
+    fn spawn(&self, grain: &ClusterIdentity, activation: ActivationId, snapshot: Option<GrainSnapshot>) {
+        let Some(instance) = self.make(grain) else {
+            return self.spawn_failed(grain, activation, "its kind is not hosted here");
+        };
+        let prefix = format!("{}/{}", names::ACTOR_PARTITION_ACTIVATOR, grain.identity());
+        let grains = self.clone();
+        let spawned = self.inner.remote.spawn_prefixed_with(&prefix, |own| {
+            GrainActor::new(grains, grain.clone(), activation, instance, own, snapshot)
+        });
+        if let Err(error) = spawned {
+            self.spawn_failed(grain, activation, &error.to_string());
+        }
+    }
+
+    fn answer_peer(&self, peer: &Pid, result: Result<ActorPid, ActivationRefusal>) {
+        let response = match result {
+            Ok(pid) => {
+                let pid = Some((&remote_pid(&pid)).into());
+                ActivationResponse { pid, failed: false, topology_hash: 0 }
+            }
+            Err(refusal) => {
+                tracing::debug!(%refusal, "a request for a grain was refused");
+                ActivationResponse { pid: None, failed: true, topology_hash: 0 }
+            }
+        };
+        // Who asked may be gone; then nobody needs the answer.
+        drop(self.inner.remote.send(peer, Message::new(&response)));
+    }
+
+    fn announce(&self, grain: &ClusterIdentity, pid: &ActorPid) {
+        let identity =
+            wire::ClusterIdentity { identity: grain.identity().to_owned(), kind: grain.kind().to_owned() };
+        let terminated =
+            ActivationTerminated { pid: Some((&remote_pid(pid)).into()), cluster_identity: Some(identity) };
+        let message = Message::new(&terminated);
+        let members = Arc::clone(&self.inner.members.read().unwrap_or_else(PoisonError::into_inner));
+        for member in members.iter().filter(|member| member.authority != *self.inner.remote.authority()) {
+            let target = Pid::new(member.authority.as_str(), names::ACTOR_EVENT_STREAM);
+            // Who misses it finds out with the next call.
+            drop(self.inner.remote.send_on(Lane::User, &target, message.clone()));
+        }
+    }
+
+    fn resolved_here(
+        &self,
+        correlation: CorrelationId,
+        grain: &ClusterIdentity,
+        result: Result<ActorPid, ActivationRefusal>,
+    ) {
+        let now = self.inner.clock.now();
+        let outcome = match result {
+            Ok(pid) => {
+                let members = Arc::clone(&self.inner.members.read().unwrap_or_else(PoisonError::into_inner));
+                let host = members.iter().find(|member| member.authority == *pid.authority());
+                if let Some(host) = host {
+                    self.remember(grain, &pid, host.id.clone());
+                }
+                lock(&self.inner.router).handle_resolved(correlation, pid, now)
+            }
+            Err(refusal) => {
+                let failure = AttemptFailure::ActivationRefused(refusal.to_string());
+                lock(&self.inner.router).handle_failure(correlation, failure, now)
+            }
+        };
+        self.perform_calls(outcome);
+    }
+
+    pub(in crate::grains) fn perform_calls(&self, outcome: RouterOutcome) {
+        for event in outcome.events {
+            self.publish(GrainEvent::Router(event));
+        }
+        for ended in outcome.ended {
+            let waiting = lock(&self.inner.calls).remove(&ended.correlation);
+            if let Some(waiting) = waiting {
+                drop(waiting.send(Step::Ended(ended.end.clone())));
+            }
+            if !matches!(ended.end, synod_core::grains::CallEnd::Completed { .. }) {
+                self.publish(GrainEvent::CallFailed(ended));
+            }
+        }
+        for command in outcome.commands {
+            let (correlation, step) = match command {
+                RouterCommand::Evict { grain, pid, .. } => {
+                    self.forget(&grain, &pid);
+                    continue;
+                }
+                RouterCommand::Resolve { correlation, .. } => (correlation, Step::Resolve),
+                RouterCommand::Send { correlation, pid, remaining, schema, .. } => {
+                    (correlation, Step::Send { pid, remaining, schema })
+                }
+            };
+            if let Some(call) = lock(&self.inner.calls).get(&correlation) {
+                drop(call.send(step));
+            }
+        }
+        self.wake(1, outcome.wake_at);
+    }
+
+    fn publish(&self, event: GrainEvent) {
+        self.inner.stream.publish(ClusterEvent::Grain { event, observed_at: self.inner.clock.now() });
+    }
+
+    fn publish_drops(&self, dropped: Vec<synod_core::grains::DroppedPid>) {
+        for dropped in dropped {
+            self.publish(GrainEvent::PidDropped(dropped));
+        }
+    }
+
+    /// Notes when machine `index` wants to be polled.
+    fn wake(&self, index: usize, at: Option<TimerInstant>) {
+        let mut wake_at = lock(&self.inner.wake_at);
+        let sooner = at.is_some_and(|at| wake_at[index].is_none_or(|known| at < known));
+        wake_at[index] = at;
+        drop(wake_at);
+        if sooner {
+            self.inner.timer.notify_one();
+        }
+    }
+
+    async fn run_timer(self) {
+        loop {
+            let next = lock(&self.inner.wake_at).iter().flatten().min().copied();
+            let due = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(self.inner.clock.instant(at)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.inner.timer.notified() => continue,
+                () = due => {}
+            }
+            let now = self.inner.clock.now();
+            let outcome = lock(&self.inner.registry).poll(now);
+            self.perform_activation(outcome);
+            let outcome = lock(&self.inner.router).poll(now);
+            self.perform_calls(outcome);
+            let outcome = lock(&self.inner.cache).poll(now);
+            self.wake(2, outcome.wake_at);
+            self.publish_drops(outcome.dropped);
+        }
+    }
+}
+
+impl ActorStatisticsSource for Grains {
+    fn actor_count(&self) -> BTreeMap<String, i64> {
+        let counts = self.activation_counts();
+        counts.into_iter().map(|(kind, count)| (kind, i64::try_from(count).unwrap_or(i64::MAX))).collect()
+    }
+}
+
+impl fmt::Debug for Grains {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grains").field("activations", &self.activation_counts()).finish_non_exhaustive()
+    }
+}
+
+/// The grains of a node did not start. Nothing runs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GrainsStartError {
+    /// A setting cannot be used.
+    #[error(transparent)]
+    Config(#[from] GrainsConfigError),
+    /// A name is taken.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+}
+
+/// How long the caller still waits, in milliseconds.
+const HEADER_DEADLINE: &str = "synod-deadline-ms";
+/// Who calls whom, up to this call, a line each.
+const HEADER_CHAIN: &str = "synod-chain";

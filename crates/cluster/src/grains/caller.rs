@@ -1,0 +1,311 @@
+//! The calling side: a grain by its name.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Name;
+use synod_core::grains::{
+    ActorPid, Answer, AttemptFailure, CallEnd, CallRequest, ClusterIdentity, CorrelationId, RetryPolicy,
+    SCHEMA_BASE,
+};
+use synod_core::roster::RosterMember;
+use synod_wire::cluster::{
+    self as wire, ActivationRequest, ActivationResponse, GrainErrorResponse, GrainRequest,
+};
+use synod_wire::names;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::error::{CallError, GrainError};
+use super::{Asker, Grains, HEADER_CHAIN, HEADER_DEADLINE, actor_pid, remote_pid};
+use crate::lock;
+use crate::remote::{Message, Pid, RequestError};
+
+/// A grain, whether it runs or not. Cheap to make and to copy.
+#[derive(Clone)]
+pub struct GrainRef {
+    grains: Grains,
+    identity: ClusterIdentity,
+    timeout: Duration,
+    retry: Option<RetryPolicy>,
+    chain: Vec<String>,
+    deadline: Option<Instant>,
+}
+
+/// What a call is told to do next.
+#[derive(Debug)]
+pub(in crate::grains) enum Step {
+    /// Find the grain.
+    Resolve,
+    /// Send the request there.
+    Send { pid: ActorPid, remaining: Duration, schema: u32 },
+    /// It is over.
+    Ended(CallEnd),
+}
+
+impl GrainRef {
+    pub(super) const fn new(grains: Grains, identity: ClusterIdentity) -> Self {
+        Self { grains, identity, timeout: TIMEOUT, retry: None, chain: Vec::new(), deadline: None }
+    }
+
+    pub(super) fn on_behalf(mut self, chain: Vec<String>, deadline: Option<Instant>) -> Self {
+        self.chain = chain;
+        self.deadline = deadline;
+        self
+    }
+
+    /// The same grain, called with this much patience. Default 5 s.
+    #[must_use]
+    pub const fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The same grain, with another answer to attempts that fail.
+    #[must_use]
+    pub const fn with_retry(mut self, retry: RetryPolicy) -> Self {
+        self.retry = Some(retry);
+        self
+    }
+
+    /// Its kind and identity.
+    #[must_use]
+    pub const fn identity(&self) -> &ClusterIdentity {
+        &self.identity
+    }
+
+    /// Calls a method by its position in the service, and reads the answer as `R`.
+    ///
+    /// # Errors
+    /// [`CallError`] says whether the grain may have handled the call.
+    pub async fn call<R: prost::Message + Name + Default>(
+        &self,
+        method: i32,
+        argument: &impl prost::Message,
+    ) -> Result<R, CallError> {
+        let answer = self.call_raw(method, argument.encode_to_vec().into()).await?;
+        answer
+            .decode()
+            .map_err(|error| CallError::Answer { grain: self.identity.clone(), reason: error.to_string() })
+    }
+
+    /// Calls a method with an encoded argument, and returns whatever the grain answers.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn call_raw(&self, method: i32, argument: Bytes) -> Result<Message, CallError> {
+        let request =
+            GrainRequest { method_index: method, message_data: argument, message_type_name: String::new() };
+        self.request(Message::new(&request)).await
+    }
+
+    /// Sends the grain any message and waits for its answer, as `actor.Touch` for one that only wakes it.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn request(&self, message: Message) -> Result<Message, CallError> {
+        let name = self.identity.to_string();
+        if self.chain.contains(&name) {
+            let mut chain = self.chain.clone();
+            chain.push(name);
+            return Err(CallError::Cycle { grain: self.identity.clone(), chain });
+        }
+        let now = self.grains.inner.clock.now();
+        let within = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let patience = within.map_or(self.timeout, |within| within.min(self.timeout));
+        let request = CallRequest {
+            grain: self.identity.clone(),
+            deadline: now + patience,
+            schema_min: SCHEMA_BASE,
+            retry: self.retry,
+        };
+        let (steps, mut next) = mpsc::unbounded_channel();
+        let (correlation, outcome) = {
+            // Under one lock, so that no step of this call can come before there is somebody to take it.
+            let mut router = lock(&self.grains.inner.router);
+            let (correlation, outcome) = router.call(request, now);
+            lock(&self.grains.inner.calls).insert(correlation, steps);
+            (correlation, outcome)
+        };
+        let pending = PendingCall { grains: &self.grains, correlation };
+        self.grains.perform_calls(outcome);
+        let result = self.run(&mut next, correlation, &message).await;
+        drop(pending);
+        result
+    }
+
+    /// Does what the router says until the call is over.
+    async fn run(
+        &self,
+        steps: &mut mpsc::UnboundedReceiver<Step>,
+        correlation: CorrelationId,
+        message: &Message,
+    ) -> Result<Message, CallError> {
+        let mut answered = None;
+        let mut step = steps.recv().await;
+        loop {
+            step = match step {
+                None => return Err(CallError::ShutDown { grain: self.identity.clone() }),
+                Some(Step::Ended(end)) => return self.ended(end, answered),
+                Some(Step::Resolve) => {
+                    tokio::select! {
+                        biased;
+                        step = steps.recv() => step,
+                        () = self.resolve(correlation) => steps.recv().await,
+                    }
+                }
+                Some(Step::Send { pid, remaining, schema }) => {
+                    let request = self.with_headers(message, remaining);
+                    let target = remote_pid(&pid);
+                    tokio::select! {
+                        biased;
+                        // Another attempt begins, or the time is over: this one is not waited for any more.
+                        step = steps.recv() => step,
+                        answer = self.grains.remote().request(&target, request, remaining) => {
+                            answered = self.settle(correlation, answer, schema);
+                            steps.recv().await
+                        }
+                    }
+                }
+            };
+        }
+    }
+
+    async fn resolve(&self, correlation: CorrelationId) {
+        let failure = match self.grains.look_up(&self.identity) {
+            Ok(pid) => return self.resolved(correlation, pid),
+            Err(None) => AttemptFailure::NoHost,
+            Err(Some(owner)) if owner.authority == *self.grains.remote().authority() => {
+                return self.grains.ask_registry(&self.identity, Asker::Call(correlation));
+            }
+            Err(Some(owner)) => match self.ask_owner(&owner).await {
+                Ok(pid) => {
+                    self.grains.remember(&self.identity, &pid, owner.id);
+                    return self.resolved(correlation, pid);
+                }
+                Err(failure) => failure,
+            },
+        };
+        self.failed(correlation, failure);
+    }
+
+    async fn ask_owner(&self, owner: &RosterMember) -> Result<ActorPid, AttemptFailure> {
+        let identity = wire::ClusterIdentity {
+            identity: self.identity.identity().to_owned(),
+            kind: self.identity.kind().to_owned(),
+        };
+        let request = ActivationRequest {
+            cluster_identity: Some(identity),
+            request_id: String::new(),
+            topology_hash: 0,
+        };
+        let message =
+            Message::protocol(&request).map_err(|error| AttemptFailure::Uncodable(error.to_string()))?;
+        let activator = Pid::new(owner.authority.as_str(), names::ACTOR_PARTITION_ACTIVATOR);
+        let timeout = self.grains.inner.config.router.attempt_timeout;
+        match self.grains.remote().ask::<ActivationResponse>(&activator, message, timeout).await {
+            Ok(ActivationResponse { pid: Some(pid), failed: false, .. }) => actor_pid(&Pid::from(&pid))
+                .ok_or_else(|| AttemptFailure::ActivationRefused("the host named no actor".into())),
+            Ok(_) => Err(AttemptFailure::ActivationRefused("the host did not start it".into())),
+            Err(RequestError::Timeout { .. }) => Err(AttemptFailure::NoAnswer),
+            Err(_) => Err(AttemptFailure::Unreachable(owner.authority.clone())),
+        }
+    }
+
+    /// Tells the router how an attempt went. Returns the answer, if that is what came.
+    fn settle(
+        &self,
+        correlation: CorrelationId,
+        answer: Result<Message, RequestError>,
+        schema: u32,
+    ) -> Option<Message> {
+        match answer {
+            Ok(message) => {
+                let kind =
+                    if message.is::<GrainErrorResponse>() { Answer::GrainError } else { Answer::Success };
+                let now = self.grains.inner.clock.now();
+                let outcome = lock(&self.grains.inner.router).handle_response(correlation, kind, schema, now);
+                self.grains.perform_calls(outcome);
+                Some(message)
+            }
+            Err(error) => {
+                let failure = match error {
+                    RequestError::DeadLetter { .. } => AttemptFailure::DeadLetter,
+                    RequestError::Timeout { .. } => AttemptFailure::NoAnswer,
+                    other => AttemptFailure::Uncodable(other.to_string()),
+                };
+                self.failed(correlation, failure);
+                None
+            }
+        }
+    }
+
+    fn resolved(&self, correlation: CorrelationId, pid: ActorPid) {
+        let now = self.grains.inner.clock.now();
+        let outcome = lock(&self.grains.inner.router).handle_resolved(correlation, pid, now);
+        self.grains.perform_calls(outcome);
+    }
+
+    fn failed(&self, correlation: CorrelationId, failure: AttemptFailure) {
+        let now = self.grains.inner.clock.now();
+        let outcome = lock(&self.grains.inner.router).handle_failure(correlation, failure, now);
+        self.grains.perform_calls(outcome);
+    }
+
+    fn ended(&self, end: CallEnd, answered: Option<Message>) -> Result<Message, CallError> {
+        let grain = self.identity.clone();
+        Err(match (end, answered) {
+            (CallEnd::Completed { .. }, Some(answer)) => {
+                if !answer.is::<GrainErrorResponse>() {
+                    return Ok(answer);
+                }
+                match answer.decode::<GrainErrorResponse>() {
+                    Ok(error) => CallError::Grain(GrainError::from(error)),
+                    Err(error) => CallError::Answer { grain, reason: error.to_string() },
+                }
+            }
+            (CallEnd::Rejected(rejection), _) => CallError::Rejected { grain, rejection },
+            (CallEnd::DroppedOldest, _) => CallError::Dropped { grain },
+            (CallEnd::TimedOut { attempts }, _) => CallError::Timeout { grain, attempts },
+            (CallEnd::Failed(failure), _) => CallError::Failed { grain, failure },
+            _ => CallError::ShutDown { grain },
+        })
+    }
+
+    /// The deadline travels as the time that is left, since clocks differ, and the way so far with it.
+    fn with_headers(&self, message: &Message, remaining: Duration) -> Message {
+        let mut headers: BTreeMap<_, _> = message.headers.as_deref().cloned().unwrap_or_default();
+        headers.insert(HEADER_DEADLINE.to_owned(), remaining.as_millis().to_string());
+        if !self.chain.is_empty() {
+            headers.insert(HEADER_CHAIN.to_owned(), self.chain.join("\n"));
+        }
+        message.clone().with_headers(headers)
+    }
+}
+
+impl fmt::Debug for GrainRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrainRef").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+/// Ends a call whose caller went away.
+struct PendingCall<'a> {
+    grains: &'a Grains,
+    correlation: CorrelationId,
+}
+
+impl Drop for PendingCall<'_> {
+    fn drop(&mut self) {
+        if lock(&self.grains.inner.calls).remove(&self.correlation).is_some() {
+            let now = self.grains.inner.clock.now();
+            let outcome = lock(&self.grains.inner.router).cancel(self.correlation, now);
+            self.grains.perform_calls(outcome);
+        }
+    }
+}
+
+/// How long a call may take unless it says otherwise; the same as in Go.
+const TIMEOUT: Duration = Duration::from_secs(5);

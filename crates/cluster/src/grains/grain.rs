@@ -1,0 +1,219 @@
+//! What a grain is made of.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin as StdPin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use synod_core::grains::{ClusterIdentity, GrainKindConfig, GrainSnapshot, IdentityError};
+use tokio::time::Instant;
+
+use super::error::GrainError;
+use super::{GrainRef, Grains};
+use crate::remote::{Message, Pid};
+
+/// The behaviour of one kind of grains. One call at a time; state needs no lock.
+pub trait Grain: Send + 'static {
+    /// Takes one call: the method by its position in the service, its argument encoded.
+    fn call(
+        &mut self,
+        context: &mut GrainContext,
+        method: i32,
+        argument: Bytes,
+    ) -> impl Future<Output = Result<Message, GrainError>> + Send;
+
+    /// The grain begins to run, from `snapshot` if there is one.
+    ///
+    /// An error refuses the activation; the callers that wait for it are told.
+    fn activate(
+        &mut self,
+        _context: &mut GrainContext,
+        _snapshot: Option<GrainSnapshot>,
+    ) -> impl Future<Output = Result<(), GrainError>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// The grain stops. What it returns is given to its next activation, here or elsewhere.
+    fn deactivate(
+        &mut self,
+        _context: &mut GrainContext,
+    ) -> impl Future<Output = Option<GrainSnapshot>> + Send {
+        std::future::ready(None)
+    }
+
+    /// A message that is no call, such as one that was published to a topic.
+    fn receive(&mut self, _context: &mut GrainContext, _message: Message) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+}
+
+/// What a grain knows about itself and the call at hand, and how it calls others.
+pub struct GrainContext {
+    pub(super) grains: Grains,
+    pub(super) identity: ClusterIdentity,
+    pub(super) own: Pid,
+    pub(super) sender: Option<Pid>,
+    pub(super) deadline: Option<Instant>,
+    pub(super) chain: Vec<String>,
+    pub(super) headers: Option<Arc<BTreeMap<String, String>>>,
+    pub(super) stopping: bool,
+}
+
+impl GrainContext {
+    /// Kind and identity of this grain.
+    #[must_use]
+    pub const fn identity(&self) -> &ClusterIdentity {
+        &self.identity
+    }
+
+    /// The name of this activation.
+    #[must_use]
+    pub const fn own(&self) -> &Pid {
+        &self.own
+    }
+
+    /// The grains of the cluster. Calls that belong to the call at hand are better made through
+    /// [`grain`](Self::grain): they end in time and cannot wait for themselves.
+    #[must_use]
+    pub const fn grains(&self) -> &Grains {
+        &self.grains
+    }
+
+    /// Another grain, called on behalf of the call at hand: within its time, and not by way of this grain again.
+    ///
+    /// # Errors
+    /// Kind and identity do not name a grain.
+    pub fn grain(&self, kind: &str, identity: &str) -> Result<GrainRef, IdentityError> {
+        let mut chain = self.chain.clone();
+        chain.push(self.identity.to_string());
+        Ok(self.grains.grain(kind, identity)?.on_behalf(chain, self.deadline))
+    }
+
+    /// How long the caller still waits; `None` when it did not say.
+    #[must_use]
+    pub fn remaining(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Who wants the answer.
+    #[must_use]
+    pub const fn sender(&self) -> Option<&Pid> {
+        self.sender.as_ref()
+    }
+
+    /// What travels beside the call.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.as_ref()?.get(name).map(String::as_str)
+    }
+
+    /// Unloads this grain after the call at hand. The next call starts it again.
+    pub const fn deactivate(&mut self) {
+        self.stopping = true;
+    }
+}
+
+impl fmt::Debug for GrainContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrainContext").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+/// One kind of grains that a node hosts.
+#[derive(Clone)]
+pub struct GrainKind {
+    pub(super) config: GrainKindConfig,
+    pub(super) factory: Arc<Factory>,
+}
+
+impl GrainKind {
+    /// The kind `name`, whose grains `factory` makes. They are unloaded after an hour without a call.
+    pub fn new<G: Grain>(
+        name: &str,
+        factory: impl Fn(&ClusterIdentity) -> G + Send + Sync + 'static,
+    ) -> Self {
+        let factory =
+            Arc::new(move |identity: &ClusterIdentity| Box::new(factory(identity)) as Box<dyn AnyGrain>);
+        Self { config: GrainKindConfig::new(name), factory }
+    }
+
+    /// Unloads grains after so long without a call; `None` never.
+    #[must_use]
+    pub const fn idle_after(mut self, limit: Option<Duration>) -> Self {
+        self.config.idle_limit = limit;
+        self
+    }
+
+    /// Starts grains only from a state that they left behind.
+    #[must_use]
+    pub const fn requires_snapshot(mut self) -> Self {
+        self.config.snapshot_required = true;
+        self
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.config.kind
+    }
+}
+
+impl fmt::Debug for GrainKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrainKind").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+type Factory = dyn Fn(&ClusterIdentity) -> Box<dyn AnyGrain> + Send + Sync;
+
+pub(super) type Turn<'a, T> = StdPin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A grain whose type nobody needs to know.
+pub(super) trait AnyGrain: Send {
+    fn call_boxed<'a>(
+        &'a mut self,
+        context: &'a mut GrainContext,
+        method: i32,
+        argument: Bytes,
+    ) -> Turn<'a, Result<Message, GrainError>>;
+
+    fn activate_boxed<'a>(
+        &'a mut self,
+        context: &'a mut GrainContext,
+        snapshot: Option<GrainSnapshot>,
+    ) -> Turn<'a, Result<(), GrainError>>;
+
+    fn deactivate_boxed<'a>(&'a mut self, context: &'a mut GrainContext) -> Turn<'a, Option<GrainSnapshot>>;
+
+    fn receive_boxed<'a>(&'a mut self, context: &'a mut GrainContext, message: Message) -> Turn<'a, ()>;
+}
+
+impl<G: Grain> AnyGrain for G {
+    fn call_boxed<'a>(
+        &'a mut self,
+        context: &'a mut GrainContext,
+        method: i32,
+        argument: Bytes,
+    ) -> Turn<'a, Result<Message, GrainError>> {
+        Box::pin(self.call(context, method, argument))
+    }
+
+    fn activate_boxed<'a>(
+        &'a mut self,
+        context: &'a mut GrainContext,
+        snapshot: Option<GrainSnapshot>,
+    ) -> Turn<'a, Result<(), GrainError>> {
+        Box::pin(self.activate(context, snapshot))
+    }
+
+    fn deactivate_boxed<'a>(&'a mut self, context: &'a mut GrainContext) -> Turn<'a, Option<GrainSnapshot>> {
+        Box::pin(self.deactivate(context))
+    }
+
+    fn receive_boxed<'a>(&'a mut self, context: &'a mut GrainContext, message: Message) -> Turn<'a, ()> {
+        Box::pin(self.receive(context, message))
+    }
+}

@@ -1,0 +1,243 @@
+//! The hosting side: grains as actors of this node, and the door at which other nodes ask for them.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use synod_core::grains::{ActivationId, ActorPid, ClusterIdentity, GrainSnapshot};
+use synod_wire::cluster::{ActivationRequest, ActivationTerminated, GrainErrorResponse, GrainRequest};
+use synod_wire::payload;
+use tokio::time::Instant;
+
+use super::error::GrainError;
+use super::grain::{AnyGrain, GrainContext};
+use super::{Asker, Grains, HEADER_CHAIN, HEADER_DEADLINE};
+use crate::remote::{
+    Actor, ActorContext, Letter, Message, Pid, Process, ProcessEnded, SystemMessage, unless_panicked,
+};
+
+/// Answers nodes that look for grains.
+pub(super) struct Activator(pub(super) Grains);
+
+impl Process for Activator {
+    fn deliver(&self, letters: &mut VecDeque<Letter>) -> Result<(), ProcessEnded> {
+        for Letter { message, .. } in letters.drain(..) {
+            let peer = message.sender.as_ref().map_or("a peer", |sender| sender.address()).to_owned();
+            let Some(sender) = message.sender.clone() else {
+                self.0.remote().refuse_message(&peer, "a request for a grain without a sender");
+                continue;
+            };
+            if !message.is::<ActivationRequest>() {
+                let problem = format!("a {} for the activator", message.type_name);
+                self.0.remote().refuse_message(&peer, &problem);
+                continue;
+            }
+            match payload::decode::<ActivationRequest>(message.payload)
+                .map(|request| request.cluster_identity)
+            {
+                Ok(Some(asked)) => match ClusterIdentity::new(&asked.kind, &asked.identity) {
+                    Ok(grain) => self.0.ask_registry(&grain, Asker::Peer(sender)),
+                    Err(error) => self.0.remote().refuse_message(&peer, &error.to_string()),
+                },
+                Ok(None) => self.0.remote().refuse_message(&peer, "a request for no grain"),
+                Err(error) => self.0.remote().refuse_message(&peer, &error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, _: SystemMessage) -> Result<(), ProcessEnded> {
+        Ok(())
+    }
+}
+
+/// Hears what other nodes announce to everybody.
+pub(super) struct Announcements(pub(super) Grains);
+
+impl Process for Announcements {
+    fn deliver(&self, letters: &mut VecDeque<Letter>) -> Result<(), ProcessEnded> {
+        for Letter { message, .. } in letters.drain(..) {
+            if !message.is::<ActivationTerminated>() {
+                self.0.publish_broadcast(&message);
+                continue;
+            }
+            if let Ok(ActivationTerminated { pid: Some(pid), cluster_identity: Some(grain) }) =
+                payload::decode::<ActivationTerminated>(message.payload)
+                && let Ok(grain) = ClusterIdentity::new(&grain.kind, &grain.identity)
+                && let Some(pid) = actor_pid(&Pid::from(&pid))
+            {
+                self.0.forget(&grain, &pid);
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, _: SystemMessage) -> Result<(), ProcessEnded> {
+        Ok(())
+    }
+}
+
+/// One activation.
+pub(super) struct GrainActor {
+    grain: Box<dyn AnyGrain>,
+    context: GrainContext,
+    activation: ActivationId,
+    /// When it was started anew after a panic, lately.
+    restarts: VecDeque<Instant>,
+    snapshot: Option<GrainSnapshot>,
+    pid: Option<ActorPid>,
+}
+
+impl GrainActor {
+    pub(super) fn new(
+        grains: Grains,
+        identity: ClusterIdentity,
+        activation: ActivationId,
+        grain: Box<dyn AnyGrain>,
+        own: Pid,
+        snapshot: Option<GrainSnapshot>,
+    ) -> Self {
+        let context = GrainContext {
+            grains,
+            identity,
+            own,
+            sender: None,
+            deadline: None,
+            chain: Vec::new(),
+            headers: None,
+            stopping: false,
+        };
+        Self { grain, context, activation, restarts: VecDeque::new(), snapshot, pid: None }
+    }
+
+    /// Tells the registry that the grain runs, or that it does not. Returns whether it does.
+    async fn begin(&mut self) -> bool {
+        let snapshot = self.snapshot.take();
+        let activated = unless_panicked(self.grain.activate_boxed(&mut self.context, snapshot)).await;
+        let grains = self.context.grains.clone();
+        let failure = match activated {
+            Ok(Ok(())) => match actor_pid(&self.context.own) {
+                Some(pid) => {
+                    self.pid = Some(pid.clone());
+                    grains.spawned(&self.context.identity, self.activation, pid);
+                    return true;
+                }
+                None => "its name is none".to_owned(),
+            },
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it panicked".to_owned(),
+        };
+        grains.spawn_failed(&self.context.identity, self.activation, &failure);
+        false
+    }
+
+    async fn turn(&mut self, message: &Message) -> Result<Message, GrainError> {
+        let request: GrainRequest = payload::decode(message.payload.clone())
+            .map_err(|error| GrainError::invalid_argument(error.to_string()))?;
+        let argument: Bytes = request.message_data;
+        let turn = self.grain.call_boxed(&mut self.context, request.method_index, argument);
+        match unless_panicked(turn).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                tracing::error!(grain = %self.context.identity, "a grain panicked in a call");
+                self.restart().await;
+                Err(GrainError::internal("the grain panicked; it was started anew"))
+            }
+        }
+    }
+
+    /// A grain that panicked is not trusted any more: a fresh one takes its place, unless that happens too often.
+    async fn restart(&mut self) {
+        let now = Instant::now();
+        while self.restarts.front().is_some_and(|at| now.duration_since(*at) > RESTARTS_PERIOD) {
+            self.restarts.pop_front();
+        }
+        self.restarts.push_back(now);
+        let fresh = self.context.grains.make(&self.context.identity);
+        match fresh {
+            Some(grain) if self.restarts.len() <= RESTARTS_MAX => {
+                self.grain = grain;
+                let activated = unless_panicked(self.grain.activate_boxed(&mut self.context, None)).await;
+                if !matches!(activated, Ok(Ok(()))) {
+                    self.context.stopping = true;
+                }
+            }
+            _ => self.context.stopping = true,
+        }
+    }
+
+    /// Takes over what travels beside a call.
+    fn read_headers(&mut self, message: &Message) {
+        let context = &mut self.context;
+        context.sender.clone_from(&message.sender);
+        context.headers.clone_from(&message.headers);
+        let header = |name: &str| message.headers.as_ref().and_then(|headers| headers.get(name));
+        context.deadline = header(HEADER_DEADLINE)
+            .and_then(|millis| millis.parse().ok())
+            .map(|millis| Instant::now() + Duration::from_millis(millis));
+        context.chain = header(HEADER_CHAIN)
+            .map(|chain| chain.split('\n').map(str::to_owned).collect())
+            .unwrap_or_default();
+    }
+}
+
+impl Actor for GrainActor {
+    async fn started(&mut self, actor: &mut ActorContext) {
+        if !self.begin().await {
+            actor.stop();
+        }
+    }
+
+    async fn receive(&mut self, actor: &mut ActorContext, message: Message) {
+        let grains = self.context.grains.clone();
+        grains.turn_begins(&self.context.identity);
+        self.read_headers(&message);
+        if message.is::<GrainRequest>() {
+            // Whoever has stopped waiting is not worked for.
+            let is_late = self.context.deadline.is_some_and(|deadline| deadline <= Instant::now());
+            let answer = if is_late {
+                Err(GrainError::new(
+                    "DEADLINE_EXCEEDED",
+                    "the caller's time was over before the grain's turn",
+                ))
+            } else {
+                self.turn(&message).await
+            };
+            let answer = answer.unwrap_or_else(|error| Message::new(&GrainErrorResponse::from(error)));
+            // Whoever asked may be gone; that has become a dead letter then.
+            drop(actor.respond(answer));
+        } else {
+            let received = unless_panicked(self.grain.receive_boxed(&mut self.context, message)).await;
+            if received.is_err() {
+                self.restart().await;
+            }
+        }
+        if let Some(pid) = &self.pid {
+            grains.turn_ends(&self.context.identity, pid);
+        }
+        if self.context.stopping {
+            actor.stop();
+        }
+    }
+
+    async fn stopped(&mut self, _: &mut ActorContext) {
+        let Some(pid) = self.pid.take() else { return };
+        let snapshot = unless_panicked(self.grain.deactivate_boxed(&mut self.context)).await.unwrap_or(None);
+        self.context.grains.terminated(&self.context.identity, &pid, snapshot);
+    }
+}
+
+/// The PID as machines have it.
+pub(super) fn actor_pid(pid: &Pid) -> Option<ActorPid> {
+    ActorPid::new(pid.address().parse().ok()?, pid.id()).ok()
+}
+
+/// The PID as messages have it.
+pub(super) fn remote_pid(pid: &ActorPid) -> Pid {
+    Pid::new(pid.authority().as_str(), pid.id())
+}
+
+/// So often a grain is started anew after a panic …
+const RESTARTS_MAX: usize = 10;
+/// … in such a time, as in Go.
+const RESTARTS_PERIOD: Duration = Duration::from_secs(10);
