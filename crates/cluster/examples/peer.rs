@@ -17,9 +17,11 @@ use std::process::exit;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use prost::{Message as _, Name};
 use serde_json::{Value, json};
 use synod_cluster::gossiper::{Gossiper, TokioGossiper, TokioGossiperConfig};
+use synod_cluster::grains::{CallError, Grain, GrainContext, GrainError, GrainKind};
 use synod_cluster::remote::{
     Actor, ActorContext, Message, Pid, Remote, RemoteConfig, RequestError, SendError,
 };
@@ -94,6 +96,7 @@ fn settings(arguments: impl Iterator<Item = String>) -> Result<ClusterConfig> {
     config.gossip = TokioGossiperConfig::protoactor();
     config.gossip.gossip.heartbeat_expiration = millis("--heartbeat-expiration-ms", "20000")?;
     config.gossip.gossip.gossip_interval = millis("--gossip-interval-ms", "300")?;
+    config.kinds = ["RustOnly", "Shared"].map(|kind| GrainKind::new(kind, |_| Counter::default())).into();
     let hosts = flag("--hosts", "127.0.0.1:6330")
         .split(',')
         .map(str::parse)
@@ -137,7 +140,47 @@ struct Peer {
     spawned: BTreeMap<String, Arc<Mutex<Seen>>>,
 }
 
+/// A grain that counts its calls and answers each with "rust METHOD COUNT TEXT".
+#[derive(Default)]
+struct Counter {
+    count: u64,
+}
+
+impl Grain for Counter {
+    async fn call(
+        &mut self,
+        _: &mut GrainContext,
+        method: i32,
+        argument: Bytes,
+    ) -> std::result::Result<Message, GrainError> {
+        let text = <String as prost::Message>::decode(argument)
+            .map_err(|error| GrainError::invalid_argument(error.to_string()))?;
+        if method == 9 {
+            return Err(GrainError::new("NOT_FOUND", text));
+        }
+        self.count += 1;
+        Ok(Message::new(&format!("rust {method} {} {text}", self.count)))
+    }
+}
+
 impl Peer {
+    /// Calls a grain as generated clients do.
+    async fn grain(
+        &self,
+        kind: &str,
+        identity: &str,
+        method: i32,
+        text: String,
+        timeout: Duration,
+    ) -> Result<Value> {
+        let grain = running(self.cluster.grains())?.grain(kind, identity)?.with_timeout(timeout);
+        match grain.call::<String>(method, &text).await {
+            Ok(text) => Ok(json!({"text": text})),
+            Err(CallError::Grain(error)) => Ok(json!({"reason": error.reason, "text": error.message})),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     async fn run(&mut self, line: &str) -> Result<Value> {
         let words: Vec<&str> = line.split_whitespace().collect();
         // TEXT is the rest of the line up to the words after it, so it may hold spaces.
@@ -160,6 +203,9 @@ impl Peer {
             }
             ["burst", address, id, count, bytes] => {
                 self.burst(&Pid::new(address, id), count.parse()?, bytes.parse()?).await
+            }
+            ["grain", kind, identity, method, ref text @ .., timeout] if !text.is_empty() => {
+                self.grain(kind, identity, method.parse()?, text.join(" "), millis(timeout)?).await
             }
             ["watch", address, id] => {
                 done(self.remote.send(&self.watcher, Message::new(&actor::Pid::from(&Pid::new(address, id)))))

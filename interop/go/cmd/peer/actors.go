@@ -1,9 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"sync"
 
 	"github.com/asynkron/protoactor-go/actor"
+	"github.com/asynkron/protoactor-go/cluster"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
@@ -44,6 +47,32 @@ func (e *echo) seen() object {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
 	return object{"count": e.count, "disordered": e.disordered, "last": e.last}
+}
+
+// grainKind is a kind of grains that count their calls and answer each with "go METHOD COUNT TEXT". It speaks the
+// protocol of generated grains by hand, so that no code has to be generated here.
+func grainKind(name string) *cluster.Kind {
+	return cluster.NewKind(name, actor.PropsFromProducer(func() actor.Actor { return &grain{} }))
+}
+
+type grain struct{ count int }
+
+func (g *grain) Receive(context actor.Context) {
+	request, ok := context.Message().(*cluster.GrainRequest)
+	if !ok {
+		return
+	}
+	var text wrapperspb.StringValue
+	if err := proto.Unmarshal(request.MessageData, &text); err != nil {
+		context.Respond(&cluster.GrainErrorResponse{Reason: "INVALID_ARGUMENT", Message: err.Error()})
+		return
+	}
+	if request.MethodIndex == 9 {
+		context.Respond(&cluster.GrainErrorResponse{Reason: "NOT_FOUND", Message: text.Value})
+		return
+	}
+	g.count++
+	context.Respond(wrapperspb.String(fmt.Sprintf("go %d %d %s", request.MethodIndex, g.count, text.Value)))
 }
 
 // watcher tells about the end of those it was asked to watch.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 	"github.com/asynkron/protoactor-go/cluster"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -54,6 +55,7 @@ var commands = map[string]command{
 	"touch":      {"touch ADDRESS ID TIMEOUT_MS", 4, (*peer).touch},
 	"ask":        {"ask ADDRESS ID TEXT TIMEOUT_MS", 5, (*peer).ask},
 	"tell":       {"tell ADDRESS ID TEXT", 4, (*peer).tell},
+	"grain":      {"grain KIND IDENTITY METHOD TEXT TIMEOUT_MS", 6, (*peer).grain},
 	"watch":      {"watch ADDRESS ID", 3, (*peer).watch},
 	"stop":       {"stop ADDRESS ID", 3, (*peer).stop},
 	"poison":     {"poison ADDRESS ID", 3, (*peer).poison},
@@ -95,6 +97,34 @@ func (a arguments) text(from, to int) string { return strings.Join(a[from:to], "
 func (a arguments) timeout() (time.Duration, error) {
 	n, err := strconv.Atoi(a[len(a)-1])
 	return millis(n), err
+}
+
+// grain calls a grain as generated clients do.
+func (p *peer) grain(a arguments) (object, error) {
+	method, err := strconv.Atoi(a[3])
+	if err != nil {
+		return nil, err
+	}
+	timeout, err := a.timeout()
+	if err != nil {
+		return nil, err
+	}
+	data, err := proto.Marshal(wrapperspb.String(a.text(4, len(a)-1)))
+	if err != nil {
+		return nil, err
+	}
+	request := &cluster.GrainRequest{MethodIndex: int32(method), MessageData: data}
+	answer, err := p.member.Request(a[2], a[1], request, cluster.WithTimeout(timeout))
+	if err != nil {
+		return nil, err
+	}
+	switch answer := answer.(type) {
+	case *wrapperspb.StringValue:
+		return object{"text": answer.Value}, nil
+	case *cluster.GrainErrorResponse:
+		return object{"reason": answer.Reason, "text": answer.Message}, nil
+	}
+	return nil, fmt.Errorf("answered with %T", answer)
 }
 
 func (p *peer) members(arguments) (object, error) {
