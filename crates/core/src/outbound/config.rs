@@ -11,7 +11,7 @@ pub enum OverflowPolicy {
     RejectNew,
 }
 
-/// Settings of an [`OutboundPipeline`].
+/// Settings of an [`OutboundPipeline`](super::OutboundPipeline).
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutboundConfig {
     /// Most messages that wait for one address. More rides out longer outages and holds more memory. 1 to 1 000 000.
