@@ -42,6 +42,19 @@ proptest! {
     }
 
     #[test]
+    fn names_and_pids_are_read_as_they_are_written(text in "[a-z:/$.\\[\\]0-9 #\\PC]{0,24}") {
+        if let Ok(grain) = text.parse::<ClusterIdentity>() {
+            prop_assert_eq!(grain.to_string(), text.clone());
+            prop_assert_eq!(ClusterIdentity::new(grain.kind(), grain.identity()), Ok(grain));
+        }
+        for pid in [text.clone(), format!("host:80/{text}"), format!("{text}:80/x")] {
+            if let Ok(pid) = pid.parse::<ActorPid>() {
+                prop_assert_eq!(pid.to_string().parse::<ActorPid>(), Ok(pid));
+            }
+        }
+    }
+
+    #[test]
     fn only_the_grains_of_a_member_that_goes_move(
         identity in "[a-z0-9/]{1,12}",
         before in subsequence(members(), 2..8),

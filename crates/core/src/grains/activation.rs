@@ -44,7 +44,8 @@ use snapshot::SnapshotStore;
 /// [`handle_activation_request`](Self::handle_activation_request) and the other `handle_*`; [`poll`](Self::poll) at the
 /// `wake_at` of the last outcome. Time is monotonic. Every `Spawn` is answered by
 /// [`handle_spawned`](Self::handle_spawned) or [`handle_spawn_failed`](Self::handle_spawn_failed), every `Stop` by
-/// [`handle_terminated`](Self::handle_terminated), and every request gets exactly one reply.
+/// [`handle_terminated`](Self::handle_terminated), every message that [`handle_message`](Self::handle_message) lets through
+/// by [`handle_turn_done`](Self::handle_turn_done), and every request gets exactly one reply.
 #[derive(Clone, Debug)]
 pub struct VirtualActorRegistry<R> {
     config: ActivationConfig,

@@ -77,7 +77,8 @@ pub enum ActivationCommand {
         /// The activation on the other node.
         pid: ActorPid,
     },
-    /// Hand the state of a grain to the member that hosts it now.
+    /// Hand the state of a grain to the member that hosts it now. If it cannot be delivered, give it back with
+    /// `handle_relocation`: it is kept, and goes where it belongs with the next roster.
     Transfer {
         /// To whom.
         to: RosterMember,
@@ -214,7 +215,7 @@ pub enum ActivationEvent {
         pid: ActorPid,
         /// Who hosts it next, as far as is known.
         to: Option<GossipMemberId>,
-        /// The version of the state that goes with it.
+        /// The version of the state that it left behind.
         snapshot: Option<u64>,
     },
     /// A grain could not be started.

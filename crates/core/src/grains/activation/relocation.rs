@@ -10,7 +10,7 @@ use super::{
 };
 use crate::gossip::GossipMemberId;
 use crate::grains::{ActorPid, ClusterIdentity};
-use crate::roster::RosterMember;
+use crate::roster::{PeerRuntime, RosterMember};
 
 /// What another node says about an activation of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,14 +127,16 @@ impl<R> VirtualActorRegistry<R> {
             let dropped = self.snapshots.keep(grain, snapshot);
             return out.tell_drops(dropped);
         };
-        // What could not be kept cannot be kept there either. An older state that waited here is of no use any more.
+        // What could not be kept here cannot be kept there either.
         match self.snapshots.check(grain, &snapshot) {
-            Ok(()) => drop(self.snapshots.take(grain)),
-            Err(SnapshotDrop::Stale) => return self.hand_over(grain, out),
-            Err(reason) => return out.tell_drops([(grain.clone(), snapshot.version, reason)].into()),
+            Ok(()) => {
+                // An older state that waited here is of no use any more.
+                self.snapshots.take(grain);
+                self.transfer(to, grain, snapshot, out);
+            }
+            Err(SnapshotDrop::Stale) => self.hand_over(grain, out),
+            Err(reason) => out.tell_drops([(grain.clone(), snapshot.version, reason)].into()),
         }
-        let record = RelocationRecord { grain: grain.clone(), from: self.own.clone(), snapshot };
-        out.commands.push(ActivationCommand::Transfer { to, record });
     }
 
     /// Hands over the state that is kept for `grain` if another member hosts it.
@@ -143,9 +145,23 @@ impl<R> VirtualActorRegistry<R> {
         if let Some(to) = host
             && let Some(snapshot) = self.snapshots.take(grain)
         {
-            let record = RelocationRecord { grain: grain.clone(), from: self.own.clone(), snapshot };
-            out.commands.push(ActivationCommand::Transfer { to, record });
+            self.transfer(to, grain, snapshot, out);
         }
+    }
+
+    fn transfer(
+        &self,
+        to: RosterMember,
+        grain: &ClusterIdentity,
+        snapshot: GrainSnapshot,
+        out: &mut ActivationOutcome<R>,
+    ) {
+        if to.runtime == PeerRuntime::Protoactor {
+            // Kept here it would only grow stale, and be taken for the truth when the grain returns.
+            return out.tell_drops([(grain.clone(), snapshot.version, SnapshotDrop::ForeignHost)].into());
+        }
+        let record = RelocationRecord { grain: grain.clone(), from: self.own.clone(), snapshot };
+        out.commands.push(ActivationCommand::Transfer { to, record });
     }
 
     /// Stops what another member hosts, refuses whoever waits for it, and hands over the states that are kept.

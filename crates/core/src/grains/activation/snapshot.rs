@@ -44,6 +44,8 @@ pub enum SnapshotDrop {
     Late,
     /// This node does not host the kind.
     UnknownKind,
+    /// The next host runs protoactor-go, which knows no snapshots.
+    ForeignHost,
 }
 
 /// Snapshots of grains that do not run, bounded by their bytes. The oldest makes room.

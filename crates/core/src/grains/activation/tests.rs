@@ -345,6 +345,29 @@ fn states_that_wait_here_follow_their_grains() {
 }
 
 #[test]
+fn a_state_does_not_go_to_a_go_node_and_comes_back_if_it_cannot_be_delivered() {
+    let foreign = RosterMember { runtime: PeerRuntime::Protoactor, ..listed("two") };
+    let (mut registry, chat) = (registry(), grain("Chat/a"));
+    let pid = activate(&mut registry, &chat, "a", at(0));
+    // The whole kind belongs to the Go node now.
+    let own = RosterMember { kinds: vec![], ..listed("one") };
+    registry.handle_roster(&[own, foreign]);
+    let out = registry.handle_terminated(&chat, &pid, Some(snapshot(2)));
+    assert!(matches!(out.commands[..], [ActivationCommand::Announce { .. }]), "{:?}", out.commands);
+    let (version, reason) = (2, SnapshotDrop::ForeignHost);
+    let dropped = ActivationEvent::SnapshotDropped { grain: chat.clone(), version, reason };
+    assert!(out.events.contains(&dropped));
+
+    // A synod node is the next host, but cannot be reached. The state waits here for the next roster.
+    let own = || RosterMember { kinds: vec![], ..listed("one") };
+    registry.handle_roster(&[own(), listed("two")]);
+    let record = RelocationRecord { grain: chat.clone(), from: id("one#1"), snapshot: snapshot(3) };
+    assert_eq!(registry.handle_relocation(record.clone()).commands, []);
+    let out = registry.handle_roster(&[own(), listed("three")]);
+    assert_eq!(out.commands, [ActivationCommand::Transfer { to: listed("three"), record }]);
+}
+
+#[test]
 fn a_roster_that_changes_during_a_start_is_obeyed_when_it_ends() {
     let (mut registry, chat) = (registry(), mover());
     let (activation, _) = spawn(&registry.handle_activation_request(&chat, "x", at(0))).expect("a spawn");
