@@ -32,8 +32,8 @@ use synod_core::grains::{
     ActivationCommand, ActivationConfig, ActivationConfigError, ActivationId, ActivationOutcome,
     ActivationRefusal, ActorPid, AttemptFailure, CallCounts, ClusterIdentity, CorrelationId, GrainEvent,
     GrainRpcRouter, GrainSnapshot, IdentityError, LatencyHistogram, PidCache, PidCacheConfig,
-    PidCacheConfigError, PidCacheCounts, RouterCommand, RouterConfig, RouterConfigError, RouterOutcome,
-    VirtualActorRegistry,
+    PidCacheConfigError, PidCacheCounts, RelocationRecord, RouterCommand, RouterConfig, RouterConfigError,
+    RouterOutcome, VirtualActorRegistry,
 };
 use synod_core::membership::ClusterEvent;
 use synod_core::roster::{RosterMember, RosterUpdate};
@@ -49,7 +49,7 @@ use crate::gossiper::ActorStatisticsSource;
 use crate::lock;
 use crate::remote::{Lane, Message, Pid, RegisterError, Remote};
 use caller::Step;
-use host::{Activator, Announcements, GrainActor, actor_pid, remote_pid};
+use host::{Activator, Announcements, GrainActor, Relocation, actor_pid, remote_pid};
 
 /// Settings of the grains of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -323,6 +323,12 @@ impl Grains {
         self.perform_activation(outcome);
     }
 
+    /// The last host of a grain hands over its state.
+    pub(in crate::grains) fn take_over(&self, record: RelocationRecord) {
+        let outcome = lock(&self.inner.registry).handle_relocation(record);
+        self.perform_activation(outcome);
+    }
+
     pub(in crate::grains) fn turn_begins(&self, grain: &ClusterIdentity) {
         lock(&self.inner.registry).handle_message(grain, self.inner.clock.now());
     }
@@ -372,9 +378,11 @@ impl Grains {
                 }
             }
             ActivationCommand::StopRemote { pid, .. } => drop(self.inner.remote.poison(&remote_pid(&pid))),
-            // Only nodes like this one would understand; a Go host starts from nothing.
             ActivationCommand::Transfer { to, record } => {
-                tracing::debug!(grain = %record.grain, to = %to.id, "the state of a grain is not handed over yet");
+                let host = Pid::new(to.authority.as_str(), names::ACTOR_PARTITION_ACTIVATOR);
+                if let Err(error) = self.inner.remote.send(&host, Relocation::write(&record)) {
+                    tracing::warn!(grain = %record.grain, to = %to.id, %error, "the state of a grain was lost");
+                }
             }
             ActivationCommand::Announce { grain, pid } => self.announce(&grain, &pid),
         }

@@ -171,7 +171,8 @@ async fn grains_of_a_node_that_goes_are_found_elsewhere() {
     });
     assert!(drained, "its grains were stopped before it went");
     for number in 0..20 {
-        add(&a, &format!("user:{number}"), 1).await.expect("an answer");
+        let sum = add(&a, &format!("user:{number}"), 1).await.expect("an answer");
+        assert_eq!(sum, 2, "it brought its state along");
     }
     let started = starts.lock().expect("unlocked").clone();
     assert!(started.values().all(|nodes| nodes.last().map(String::as_str) == Some("a")));

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use synod_core::grains::{ActivationId, ActorPid, ClusterIdentity, GrainSnapshot};
+use synod_core::gossip::GossipMemberId;
+use synod_core::grains::{ActivationId, ActorPid, ClusterIdentity, GrainSnapshot, RelocationRecord};
 use synod_wire::cluster::{ActivationRequest, ActivationTerminated, GrainErrorResponse, GrainRequest};
 use synod_wire::payload;
 use tokio::time::Instant;
@@ -23,15 +24,22 @@ impl Process for Activator {
     fn deliver(&self, letters: &mut VecDeque<Letter>) -> Result<(), ProcessEnded> {
         for Letter { message, .. } in letters.drain(..) {
             let peer = message.sender.as_ref().map_or("a peer", |sender| sender.address()).to_owned();
-            let Some(sender) = message.sender.clone() else {
-                self.0.remote().refuse_message(&peer, "a request for a grain without a sender");
+            if message.is::<Relocation>() {
+                match Relocation::read(&message) {
+                    Some(record) => self.0.take_over(record),
+                    None => self.0.remote().refuse_message(&peer, "the state of no grain"),
+                }
                 continue;
-            };
+            }
             if !message.is::<ActivationRequest>() {
                 let problem = format!("a {} for the activator", message.type_name);
                 self.0.remote().refuse_message(&peer, &problem);
                 continue;
             }
+            let Some(sender) = message.sender.clone() else {
+                self.0.remote().refuse_message(&peer, "a request for a grain without a sender");
+                continue;
+            };
             match payload::decode::<ActivationRequest>(message.payload)
                 .map(|request| request.cluster_identity)
             {
@@ -48,6 +56,47 @@ impl Process for Activator {
 
     fn tell(&self, _: SystemMessage) -> Result<(), ProcessEnded> {
         Ok(())
+    }
+}
+
+/// The state of a grain on its way to the next host. Only synod nodes hand it over: a Go node has no place for it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Relocation {
+    #[prost(string, tag = "1")]
+    kind: String,
+    #[prost(string, tag = "2")]
+    identity: String,
+    #[prost(string, tag = "3")]
+    from: String,
+    #[prost(uint64, tag = "4")]
+    version: u64,
+    #[prost(bytes = "bytes", tag = "5")]
+    state: Bytes,
+}
+
+impl prost::Name for Relocation {
+    const NAME: &'static str = "Relocation";
+    const PACKAGE: &'static str = "synod.grains";
+}
+
+impl Relocation {
+    pub(super) fn write(record: &RelocationRecord) -> Message {
+        Message::new(&Self {
+            kind: record.grain.kind().to_owned(),
+            identity: record.grain.identity().to_owned(),
+            from: record.from.to_string(),
+            version: record.snapshot.version,
+            state: Bytes::copy_from_slice(&record.snapshot.bytes),
+        })
+    }
+
+    fn read(message: &Message) -> Option<RelocationRecord> {
+        let Self { kind, identity, from, version, state } = message.decode().ok()?;
+        Some(RelocationRecord {
+            grain: ClusterIdentity::new(&kind, &identity).ok()?,
+            from: GossipMemberId::new(&from).ok()?,
+            snapshot: GrainSnapshot { version, bytes: state.as_ref().into() },
+        })
     }
 }
 
