@@ -16,7 +16,10 @@ pub(super) fn gossip_state(input: &[u8]) {
     let read: usize = decoded.state.members().map(|(_, entries)| entries.len()).sum();
     assert_eq!(read + decoded.undecodable, entries, "every entry is read or counted");
     let written = gossip::encode_state(&decoded.state);
-    assert!(written.members.values().all(|member| !member.values.is_empty()), "Go dies of a member without values");
+    assert!(
+        written.members.values().all(|member| !member.values.is_empty()),
+        "Go dies of a member without values"
+    );
     let again = gossip::decode_state(written);
     assert_eq!((again.state, again.undecodable), (decoded.state, 0));
 }
