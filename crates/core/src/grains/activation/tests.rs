@@ -368,6 +368,14 @@ fn a_state_does_not_go_to_a_go_node_and_comes_back_if_it_cannot_be_delivered() {
 }
 
 #[test]
+fn what_nobody_else_hosts_is_not_stopped() {
+    let (mut registry, chat) = (registry(), grain("Chat/a"));
+    let pid = activate(&mut registry, &chat, "a", at(0));
+    let out = registry.handle_roster(&[RosterMember { kinds: vec![], ..listed("one") }]);
+    assert_eq!((stops(&out), registry.pid(&chat)), (vec![], Some(&pid)));
+}
+
+#[test]
 fn a_roster_that_changes_during_a_start_is_obeyed_when_it_ends() {
     let (mut registry, chat) = (registry(), mover());
     let (activation, _) = spawn(&registry.handle_activation_request(&chat, "x", at(0))).expect("a spawn");
