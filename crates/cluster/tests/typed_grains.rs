@@ -100,11 +100,16 @@ impl CounterGrain for InMemory {
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 enum Shape {
     Circle { radius: f64 },
-    Many(Vec<Shape>),
+    Many(Vec<Self>),
+}
+
+/// Somebody else's name for the crate.
+mod facade {
+    pub(crate) use synod_cluster as renamed;
 }
 
 /// Measures what only Rust knows.
-#[grain(serde)]
+#[grain(serde, crate = "crate::facade::renamed")]
 trait Geometry {
     async fn double(&mut self, shape: Shape) -> Result<Shape, GrainError>;
     async fn doubled(&mut self) -> Result<u64, GrainError>;

@@ -234,10 +234,10 @@ fn reply_of(output: &Type) -> Option<&Type> {
 fn check_owned(ty: &Type, problems: &mut Problems) {
     match ty {
         Type::ImplTrait(_) => {
-            problems.add(ty, "a call carries one message of a named type; nothing is streamed")
+            problems.add(ty, "a call carries one message of a named type; nothing is streamed");
         }
         Type::Reference(_) => {
-            problems.add(ty, "a message belongs to whoever receives it: take it without `&`")
+            problems.add(ty, "a message belongs to whoever receives it: take it without `&`");
         }
         _ => {}
     }
