@@ -20,7 +20,7 @@ fn write_marker(service: &Service) -> TokenStream {
     let (grain, client) = (grain_name(service), client_name(service));
     let codec = codec(service);
     let dispatch = service.methods.iter().zip(0_i32..).map(|(method, index)| {
-        let method_name = &method.name;
+        let Method { name: method_name, reply, .. } = method;
         let argument = argument_type(method);
         let request = method.argument.as_ref().map(|_| quote!(request));
         let read = quote! {
@@ -34,7 +34,7 @@ fn write_marker(service: &Service) -> TokenStream {
             #index => {
                 #read
                 let reply = #grain::#method_name(&mut self.0, context, #request).await?;
-                #cluster::grains::generated::#codec::reply(&reply)
+                #cluster::grains::generated::#codec::reply::<#reply>(&reply)
             }
         }
     });
@@ -181,6 +181,7 @@ fn write_client(service: &Service) -> TokenStream {
             Some((argument, _)) => argument.to_token_stream(),
             None => quote!(()),
         };
+        let argument_type = argument_type(method);
         let summary = (!attributes.iter().any(is_doc)).then(|| format!("Calls `{name}`."));
         let summary = summary.map(|summary| quote!(#[doc = #summary]));
         quote! {
@@ -193,7 +194,10 @@ fn write_client(service: &Service) -> TokenStream {
                 &self,
                 #parameter
             ) -> ::core::result::Result<#reply, #cluster::grains::CallError> {
-                #cluster::grains::generated::#codec::call(&self.grain, #index, &#argument).await
+                #cluster::grains::generated::#codec::call::<#argument_type, #reply>(
+                    &self.grain, #index, &#argument,
+                )
+                .await
             }
         }
     });

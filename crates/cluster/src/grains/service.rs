@@ -30,7 +30,17 @@ pub mod generated {
         use crate::grains::{CallError, GrainError, GrainRef};
         use crate::remote::Message;
 
-        pub async fn call<A: prost::Message, R: prost::Message + Name + Default>(
+        /// What a call of such a service carries.
+        #[diagnostic::on_unimplemented(
+            message = "`{Self}` is no protobuf message with a name, so no grain can be sent it",
+            label = "not a `prost::Message` with a `prost::Name`",
+            note = "prost-build writes both with `enable_type_names`; `#[grain(serde)]` takes what serde takes"
+        )]
+        pub trait Carried: prost::Message + Name + Default + 'static {}
+
+        impl<M: prost::Message + Name + Default + 'static> Carried for M {}
+
+        pub async fn call<A: Carried, R: Carried>(
             grain: &GrainRef,
             method: i32,
             argument: &A,
@@ -38,13 +48,13 @@ pub mod generated {
             grain.call(method, argument).await
         }
 
-        pub fn argument<A: prost::Message + Name + Default>(bytes: Bytes) -> Result<A, GrainError> {
+        pub fn argument<A: Carried>(bytes: Bytes) -> Result<A, GrainError> {
             A::decode(bytes).map_err(|error| {
                 GrainError::invalid_argument(error.to_string()).with("argument", A::full_name())
             })
         }
 
-        pub fn reply<R: prost::Message + Name + 'static>(reply: &R) -> Result<Message, GrainError> {
+        pub fn reply<R: Carried>(reply: &R) -> Result<Message, GrainError> {
             Ok(Message::new(reply))
         }
     }
@@ -60,7 +70,16 @@ pub mod generated {
         use crate::grains::{CallError, GrainError, GrainRef};
         use crate::remote::Message;
 
-        pub async fn call<A: Serialize, R: DeserializeOwned>(
+        /// What a call of such a service carries.
+        #[diagnostic::on_unimplemented(
+            message = "`{Self}` cannot be written and read by serde, so no grain can be sent it",
+            label = "not both `Serialize` and `DeserializeOwned`"
+        )]
+        pub trait Carried: Serialize + DeserializeOwned {}
+
+        impl<T: Serialize + DeserializeOwned> Carried for T {}
+
+        pub async fn call<A: Carried, R: Carried>(
             grain: &GrainRef,
             method: i32,
             argument: &A,
@@ -76,7 +95,7 @@ pub mod generated {
             })
         }
 
-        pub fn argument<A: DeserializeOwned>(bytes: Bytes) -> Result<A, GrainError> {
+        pub fn argument<A: Carried>(bytes: Bytes) -> Result<A, GrainError> {
             let invalid = |problem: String| {
                 GrainError::invalid_argument(problem).with("argument", std::any::type_name::<A>())
             };
@@ -84,7 +103,7 @@ pub mod generated {
             serde_json::from_slice(&envelope.text).map_err(|error| invalid(error.to_string()))
         }
 
-        pub fn reply<R: Serialize>(reply: &R) -> Result<Message, GrainError> {
+        pub fn reply<R: Carried>(reply: &R) -> Result<Message, GrainError> {
             let reply = Json::write(reply).map_err(|error| {
                 GrainError::internal(format!("the grain's answer cannot be written: {error}"))
             })?;
