@@ -173,7 +173,7 @@ impl Peer {
         text: String,
         timeout: Duration,
     ) -> Result<Value> {
-        let grain = running(self.cluster.grains())?.grain(kind, identity)?.with_timeout(timeout);
+        let grain = running(self.cluster.grains())?.grain_ref(kind, identity)?.with_timeout(timeout);
         match grain.call::<String>(method, &text).await {
             Ok(text) => Ok(json!({"text": text})),
             Err(CallError::Grain(error)) => Ok(json!({"reason": error.reason, "text": error.message})),

@@ -35,7 +35,7 @@ use crate::core::{AlreadyStarted, ClusterCore, ClusterMode};
 use crate::event_stream::{Delivery, EventStream, EventStreamConfig, Subscription};
 use crate::extension::ClusterExtension;
 use crate::gossiper::{Gossiper, GossiperError, TokioGossiper, TokioGossiperConfig};
-use crate::grains::{GrainKind, GrainRef, Grains, GrainsConfig};
+use crate::grains::{GrainKind, GrainRef, GrainService, Grains, GrainsConfig};
 use crate::incarnation::{IncarnationStore, MemoryIncarnationStore};
 use crate::membership::{MembershipDriver, MembershipExit, MembershipHandle, MembershipTask};
 use crate::metrics::{ClusterMetrics, MetricsError};
@@ -186,13 +186,21 @@ impl Cluster {
         self.parts.as_ref()?.grains.as_ref()
     }
 
-    /// The grain of this kind and identity, wherever it lives.
+    /// A client of the grain of this service and identity, wherever it lives.
+    ///
+    /// # Errors
+    /// The node is stopped, or the identity does not name a grain.
+    pub fn grain<S: GrainService>(&self, identity: &str) -> Result<S::Client, ClusterProviderError> {
+        Ok(S::client(self.grain_ref(S::KIND, identity)?))
+    }
+
+    /// The grain of this kind and identity, wherever it lives, for calls without types.
     ///
     /// # Errors
     /// The node is stopped, or kind and identity do not name a grain.
-    pub fn grain(&self, kind: &str, identity: &str) -> Result<GrainRef, ClusterProviderError> {
+    pub fn grain_ref(&self, kind: &str, identity: &str) -> Result<GrainRef, ClusterProviderError> {
         let grains = self.grains().ok_or(ClusterProviderError::NotStarted)?;
-        Ok(grains.grain(kind, identity)?)
+        Ok(grains.grain_ref(kind, identity)?)
     }
 
     /// The membership of the node; `None` while it is stopped.

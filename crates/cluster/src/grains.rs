@@ -11,15 +11,23 @@
 //! ```
 //!
 //! The protocol is protoactor-go's, so a grain may live on a Go node and be called from Rust, and the other way round.
+//!
+//! The short way to write one is a trait with [`#[grain]`](crate::grain) on it. [`Grain`] and [`GrainRef`] are what lies
+//! below: calls by position, and bytes.
 
 mod caller;
 mod error;
 mod grain;
 mod host;
+mod service;
 
 pub use caller::GrainRef;
 pub use error::{CallError, GrainError};
 pub use grain::{Grain, GrainContext, GrainKind};
+pub use service::GrainService;
+#[doc(hidden)]
+pub use service::generated;
+pub use synod_core::grains::{ClusterIdentity, GrainSnapshot, IdentityError, RetryPolicy};
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -30,10 +38,9 @@ use std::time::Duration;
 use synod_core::gossip::GossipMemberId;
 use synod_core::grains::{
     ActivationCommand, ActivationConfig, ActivationConfigError, ActivationId, ActivationOutcome,
-    ActivationRefusal, ActorPid, AttemptFailure, CallCounts, ClusterIdentity, CorrelationId, GrainEvent,
-    GrainRpcRouter, GrainSnapshot, IdentityError, LatencyHistogram, PidCache, PidCacheConfig,
-    PidCacheConfigError, PidCacheCounts, RelocationRecord, RouterCommand, RouterConfig, RouterConfigError,
-    RouterOutcome, VirtualActorRegistry,
+    ActivationRefusal, ActorPid, AttemptFailure, CallCounts, CorrelationId, GrainEvent, GrainRpcRouter,
+    LatencyHistogram, PidCache, PidCacheConfig, PidCacheConfigError, PidCacheCounts, RelocationRecord,
+    RouterCommand, RouterConfig, RouterConfigError, RouterOutcome, VirtualActorRegistry,
 };
 use synod_core::membership::ClusterEvent;
 use synod_core::roster::{RosterMember, RosterUpdate};
@@ -175,11 +182,19 @@ impl Grains {
         Ok(grains)
     }
 
-    /// The grain of this kind and identity, whether it runs or not.
+    /// A client of the grain of this service and identity, whether it runs or not.
+    ///
+    /// # Errors
+    /// The identity does not name a grain.
+    pub fn grain<S: GrainService>(&self, identity: &str) -> Result<S::Client, IdentityError> {
+        Ok(S::client(self.grain_ref(S::KIND, identity)?))
+    }
+
+    /// The grain of this kind and identity, whether it runs or not, for calls without types.
     ///
     /// # Errors
     /// Kind and identity do not name a grain.
-    pub fn grain(&self, kind: &str, identity: &str) -> Result<GrainRef, IdentityError> {
+    pub fn grain_ref(&self, kind: &str, identity: &str) -> Result<GrainRef, IdentityError> {
         Ok(GrainRef::new(self.clone(), ClusterIdentity::new(kind, identity)?))
     }
 

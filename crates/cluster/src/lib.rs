@@ -77,6 +77,58 @@ pub use membership::{
 pub use metrics::{ClusterMetrics, MetricsError};
 pub use provider::{ClusterProvider, ClusterProviderError, LocalClusterConfig, LocalClusterProvider};
 pub use roster::{RosterTask, RosterWiring, SynodPeerListener};
+/// # Example
+///
+/// ```
+/// use synod_cluster::grains::{GrainContext, GrainError};
+/// use synod_cluster::remote::RemoteConfig;
+/// use synod_cluster::{Cluster, ClusterConfig, ClusterProvider, grain};
+///
+/// /// Counts.
+/// #[grain]
+/// pub trait Counter {
+///     /// Adds, and returns the sum so far.
+///     async fn add(&mut self, number: u64) -> Result<u64, GrainError>;
+///     /// Returns the sum.
+///     async fn sum(&mut self) -> Result<u64, GrainError>;
+/// }
+///
+/// #[derive(Default)]
+/// struct InMemory {
+///     sum: u64,
+/// }
+///
+/// impl CounterGrain for InMemory {
+///     async fn add(&mut self, _: &mut GrainContext, number: u64) -> Result<u64, GrainError> {
+///         let sum = self.sum.checked_add(number);
+///         self.sum = sum.ok_or_else(|| GrainError::new("OVERFLOW", "the sum is too large"))?;
+///         Ok(self.sum)
+///     }
+///
+///     async fn sum(&mut self, _: &mut GrainContext) -> Result<u64, GrainError> {
+///         Ok(self.sum)
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let listen = RemoteConfig::new(([127, 0, 0, 1], 0).into());
+/// let mut config = ClusterConfig::new("first".parse()?, listen);
+/// config.kinds.push(Counter::kind(|_identity| InMemory::default()));
+/// let mut cluster = Cluster::new(config)?;
+/// cluster.start_member().await?;
+///
+/// let counter = cluster.grain::<Counter>("user:123")?;
+/// counter.add(40).await?;
+/// counter.add(2).await?;
+/// assert_eq!(counter.sum().await?, 42);
+/// cluster.shutdown(true).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub use synod_macros::grain;
+#[doc(hidden)]
+pub use synod_macros::grain_of_facade;
 pub use transport::{
     AttachError, GossipTransport, GossipTransportError, InMemoryNetwork, InMemoryNetworkConfigError,
     InMemoryTransport,

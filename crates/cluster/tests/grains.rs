@@ -56,7 +56,7 @@ impl Grain for Counter {
             2 => panic!("as it was told"),
             3 => {
                 let other = context
-                    .grain("Counter", &text)
+                    .grain_ref("Counter", &text)
                     .map_err(|error| GrainError::internal(error.to_string()))?;
                 let own = context.identity().identity().to_owned();
                 let answer: Result<String, CallError> = other.call(3, &own).await;
@@ -106,7 +106,7 @@ async fn settle(nodes: &[&Cluster]) {
 }
 
 async fn add(node: &Cluster, identity: &str, number: u64) -> Result<u64, CallError> {
-    let grain = node.grain("Counter", identity).expect("running").with_timeout(PATIENCE);
+    let grain = node.grain_ref("Counter", identity).expect("running").with_timeout(PATIENCE);
     let sum: String = grain.call(0, &number.to_string()).await?;
     Ok(sum.parse().expect("a number"))
 }
@@ -185,7 +185,7 @@ async fn a_grain_that_is_unloaded_goes_on_where_it_was() {
     let a = start("a", &[], &starts).await;
     settle(&[&a]).await;
     assert_eq!(add(&a, "one", 5).await, Ok(5));
-    let grain = a.grain("Counter", "one").expect("running");
+    let grain = a.grain_ref("Counter", "one").expect("running");
     grain.call::<String>(4, &String::new()).await.expect("an answer");
     assert_eq!(add(&a, "one", 1).await, Ok(6));
     assert_eq!(starts.lock().expect("unlocked")["one"], ["a", "a"]);
@@ -199,7 +199,7 @@ async fn what_goes_wrong_is_told() {
     let b = start("b", &[&a], &starts).await;
     settle(&[&a, &b]).await;
     for identity in ["x", "y", "z"] {
-        let grain = b.grain("Counter", identity).expect("running");
+        let grain = b.grain_ref("Counter", identity).expect("running");
         let error = grain.call::<String>(0, &"no number".to_owned()).await.expect_err("no number");
         assert!(matches!(&error, CallError::Grain(error) if error.reason == "INVALID_ARGUMENT"), "{error}");
         let error = grain.call::<String>(99, &String::new()).await.expect_err("no method");
@@ -210,11 +210,11 @@ async fn what_goes_wrong_is_told() {
         assert_eq!(add(&a, identity, 1).await, Ok(1), "a fresh one took its place");
     }
     // x calls y, which calls x.
-    let grain = a.grain("Counter", "x").expect("running");
+    let grain = a.grain_ref("Counter", "x").expect("running");
     let answer: String = grain.call(3, &"y".to_owned()).await.expect("an answer");
     assert!(answer.contains("Cycle") && answer.contains("Counter/x"), "{answer}");
     // A kind that nobody hosts.
-    let nobody = a.grain("Nobody", "x").expect("running").with_timeout(Duration::from_millis(300));
+    let nobody = a.grain_ref("Nobody", "x").expect("running").with_timeout(Duration::from_millis(300));
     let error = nobody.call::<String>(0, &String::new()).await.expect_err("nobody hosts it");
     assert!(matches!(error, CallError::Failed { .. } | CallError::Timeout { .. }), "{error}");
 }

@@ -62,6 +62,23 @@ impl From<GrainErrorResponse> for GrainError {
     }
 }
 
+/// For grains that call others: what the other grain said goes on as it is, and the rest becomes `INTERNAL`.
+impl From<CallError> for GrainError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Grain(error) => error,
+            other => Self::internal(other.to_string()),
+        }
+    }
+}
+
+/// For grains that call others.
+impl From<IdentityError> for GrainError {
+    fn from(error: IdentityError) -> Self {
+        Self::invalid_argument(error.to_string())
+    }
+}
+
 /// A call to a grain failed. What it says about the grain's state is in each variant.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]

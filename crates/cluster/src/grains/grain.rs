@@ -12,7 +12,7 @@ use synod_core::grains::{ClusterIdentity, GrainKindConfig, GrainSnapshot, Identi
 use tokio::time::Instant;
 
 use super::error::GrainError;
-use super::{GrainRef, Grains};
+use super::{GrainRef, GrainService, Grains};
 use crate::remote::{Message, Pid};
 
 /// The behaviour of one kind of grains. One call at a time; state needs no lock.
@@ -85,11 +85,19 @@ impl GrainContext {
     /// Another grain, called on behalf of the call at hand: within its time, and not by way of this grain again.
     ///
     /// # Errors
+    /// The identity does not name a grain.
+    pub fn grain<S: GrainService>(&self, identity: &str) -> Result<S::Client, IdentityError> {
+        Ok(S::client(self.grain_ref(S::KIND, identity)?))
+    }
+
+    /// As [`grain`](Self::grain), for calls without types.
+    ///
+    /// # Errors
     /// Kind and identity do not name a grain.
-    pub fn grain(&self, kind: &str, identity: &str) -> Result<GrainRef, IdentityError> {
+    pub fn grain_ref(&self, kind: &str, identity: &str) -> Result<GrainRef, IdentityError> {
         let mut chain = self.chain.clone();
         chain.push(self.identity.to_string());
-        Ok(self.grains.grain(kind, identity)?.on_behalf(chain, self.deadline))
+        Ok(self.grains.grain_ref(kind, identity)?.on_behalf(chain, self.deadline))
     }
 
     /// How long the caller still waits; `None` when it did not say.

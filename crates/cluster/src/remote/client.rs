@@ -275,7 +275,7 @@ fn envelope(outgoing: &Outgoing, payload: Bytes) -> Envelope<'_> {
 /// Why a Go node must not be sent this, if so: it dies of type names that it does not have, and of messages to its
 /// guardians.
 fn harmful(outgoing: &Outgoing) -> Option<DeadLetterReason> {
-    if outgoing.message.type_name.as_str().starts_with(OWN_TYPES_PREFIX) {
+    if outgoing.message.type_name.as_str().starts_with(names::SYNOD_PREFIX) {
         Some(DeadLetterReason::UnknownToPeer)
     } else if outgoing.target.id().starts_with(names::ACTOR_PREFIX_GUARDIAN) {
         Some(DeadLetterReason::Unsendable("a Go node panics when a guardian is sent a message".into()))
@@ -336,5 +336,3 @@ impl fmt::Debug for LaneFrames {
 const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 /// Largest answer of a peer. All it may say is who it is, or goodbye.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Types that only nodes like this one know.
-const OWN_TYPES_PREFIX: &str = "synod.";
