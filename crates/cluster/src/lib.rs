@@ -40,6 +40,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod api;
 pub mod automanaged;
 pub mod clock;
 pub mod cluster;
@@ -48,6 +49,7 @@ pub mod event_stream;
 pub mod extension;
 pub mod gossiper;
 pub mod grains;
+mod http_server;
 pub mod incarnation;
 pub mod membership;
 pub mod metrics;
@@ -60,6 +62,7 @@ mod testing;
 pub mod transport;
 
 pub use self::core::{AlreadyStarted, ClusterCore, ClusterMode, TopologyListener};
+pub use api::ApiError;
 pub use automanaged::{AutomanagedConfig, AutomanagedConfigError, AutomanagedError, AutomanagedProvider};
 pub use clock::MonotonicClock;
 pub use cluster::{Cluster, ClusterConfig, Discovery};

@@ -64,6 +64,14 @@ impl LatencyHistogram {
         })?;
         Some(Duration::from_micros(upper_bound(bucket)).min(self.longest))
     }
+
+    /// How many took at most `limit`, or a few less: those in the last thirty-second below it may count as longer.
+    #[must_use]
+    pub fn count_within(&self, limit: Duration) -> u64 {
+        let limit = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
+        let within = self.buckets.iter().enumerate().take_while(|(bucket, _)| upper_bound(*bucket) <= limit);
+        within.map(|(_, count)| count).sum()
+    }
 }
 
 /// Where a number is counted: small ones each for themselves, larger ones by their first bits.
