@@ -14,7 +14,7 @@ mod tour;
 
 pub use sample::{COUNTER_ADD, COUNTER_KIND, COUNTER_WHERE, Counter, Greeter};
 pub use settings::{
-    NODES_MAX, NODES_MIN, QuickstartSettingError, QuickstartSettings, QuickstartSettingsError,
+    NODES_MAX, NODES_MIN, QuickstartApi, QuickstartSettingError, QuickstartSettings, QuickstartSettingsError,
 };
 pub use tour::{QuickstartReport, QuickstartStep};
 
@@ -40,6 +40,7 @@ pub struct QuickstartBootstrap {
     nodes: Vec<Node>,
     host: IpAddr,
     seeds: Vec<String>,
+    api: QuickstartApi,
     /// The counters that were found on each node, by the name of the node.
     counters: BTreeMap<String, Vec<String>>,
 }
@@ -58,9 +59,9 @@ impl QuickstartBootstrap {
     /// # Errors
     /// Every setting that is missing or cannot be used.
     pub fn new(settings: &QuickstartSettings) -> Result<Self, QuickstartSettingsError> {
-        let Plan { host, nodes, seeds } = settings.plan()?;
+        let Plan { host, nodes, seeds, api } = settings.plan()?;
         let nodes = nodes.into_iter().map(|(name, port)| Node { name, port, running: None }).collect();
-        Ok(Self { nodes, host, seeds, counters: BTreeMap::new() })
+        Ok(Self { nodes, host, seeds, api, counters: BTreeMap::new() })
     }
 
     /// Starts every node and shows what they can do, a step at a time. `tell` hears of each step when it is done.
@@ -85,6 +86,12 @@ impl QuickstartBootstrap {
         self.nodes.iter().filter_map(|node| Some((node.name.as_str(), node.authority()?)))
     }
 
+    /// Where the first node answers questions over HTTP; `None` when it does not.
+    #[must_use]
+    pub fn api_address(&self) -> Option<SocketAddr> {
+        self.nodes.first()?.running.as_ref()?.api_address()
+    }
+
     /// Starts one node. Nobody is waited for but the port, which a node that was killed a moment ago may not have given
     /// back yet.
     async fn start(&mut self, index: usize, port_patience: Duration) -> Result<Authority, QuickstartError> {
@@ -94,8 +101,20 @@ impl QuickstartBootstrap {
             self.nodes.iter().filter(|seed| seed.name != node.name && self.seeds.contains(&seed.name));
         config.membership.seeds.extend(seeds.filter_map(Node::authority).cloned());
         let (name, deadline) = (node.name.clone(), Instant::now() + port_patience);
-        let mut cluster = Cluster::new(config)?;
+        if index == 0 {
+            config.api = match self.api {
+                QuickstartApi::Off => None,
+                QuickstartApi::IfFree(address) | QuickstartApi::At(address) => Some(address),
+            };
+        }
+        let mut cluster = Cluster::new(config.clone())?;
         while let Err(error) = cluster.start_member().await {
+            let is_optional = matches!(self.api, QuickstartApi::IfFree(_)) && config.api.is_some();
+            if is_optional && matches!(error, ClusterProviderError::Api(_)) {
+                config.api = None;
+                cluster = Cluster::new(config.clone())?;
+                continue;
+            }
             let taken = matches!(error, ClusterProviderError::Remote(RemoteStartError::Bind { .. }));
             if !taken || Instant::now() >= deadline {
                 return Err(error.into());

@@ -4,12 +4,14 @@
 //! error.
 
 use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 
 use anstream::{eprintln, stdout};
 use anstyle::{AnsiColor, Style};
 use synod_cluster::quickstart::{
-    NODES_MAX, NODES_MIN, QuickstartBootstrap, QuickstartReport, QuickstartSettings, QuickstartStep,
+    NODES_MAX, NODES_MIN, QuickstartApi, QuickstartBootstrap, QuickstartReport, QuickstartSettings,
+    QuickstartStep,
 };
 
 /// Arguments of `synod quickstart`. Numbers are taken as text, so that all mistakes can be named at once.
@@ -27,6 +29,12 @@ pub(crate) struct Args {
     /// The nodes whose addresses the others are given, by name.
     #[arg(long, default_value = "node-1", value_delimiter = ',', value_name = "NAME")]
     seeds: Vec<String>,
+    /// Where the first node answers questions over HTTP. Default 127.0.0.1:8400, if that is free.
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "no_api")]
+    api: Option<String>,
+    /// Answer no questions over HTTP.
+    #[arg(long)]
+    no_api: bool,
     /// End after the tour, with exit code 0 if every step passed.
     #[arg(long)]
     once: bool,
@@ -99,9 +107,19 @@ fn settings(args: &Args) -> Result<QuickstartBootstrap, Vec<String>> {
         mistakes.push(format!("base_port must be a port from 0 to 65535, it is {:?}", args.base_port));
         0
     });
+    let api = match args.api.as_deref().map(str::parse) {
+        None if args.no_api => QuickstartApi::Off,
+        None => QuickstartApi::IfFree(API_ADDRESS),
+        Some(Ok(address)) => QuickstartApi::At(address),
+        Some(Err(_)) => {
+            let api = args.api.as_deref().unwrap_or_default();
+            mistakes.push(format!("api must be an address such as {API_ADDRESS}, it is {api:?}"));
+            QuickstartApi::Off
+        }
+    };
     let seeds = args.seeds.iter().filter(|seed| !seed.is_empty()).cloned().collect();
     let host = Some(args.host.clone());
-    let settings = QuickstartSettings { nodes: Some(nodes), host, base_port: Some(base_port), seeds };
+    let settings = QuickstartSettings { nodes: Some(nodes), host, base_port: Some(base_port), seeds, api };
     match QuickstartBootstrap::new(&settings) {
         Ok(cluster) if mistakes.is_empty() => Ok(cluster),
         Ok(_) => Err(mistakes),
@@ -142,7 +160,11 @@ fn invite(cluster: &QuickstartBootstrap) {
     for (name, authority) in cluster.addresses() {
         eprintln!("  {name:<7} {authority}");
     }
-    eprintln!("\nPress Ctrl-C to leave with every node.");
+    match cluster.api_address() {
+        Some(api) => eprintln!("\nTry: curl http://{api}/metrics    also /readyz and /healthz"),
+        None => eprintln!("\nThere is no api listener; with --api 127.0.0.1:0 the system finds a free port."),
+    }
+    eprintln!("Press Ctrl-C to leave with every node.");
 }
 
 fn summary(tour: &QuickstartReport, stop: &QuickstartReport) {
@@ -156,6 +178,8 @@ fn summary(tour: &QuickstartReport, stop: &QuickstartReport) {
     }
 }
 
+/// Where the api listener is unless something else is asked for.
+const API_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8400);
 const BOLD: Style = Style::new().bold();
 const GREEN: Style = AnsiColor::Green.on_default().bold();
 const RED: Style = AnsiColor::Red.on_default().bold();

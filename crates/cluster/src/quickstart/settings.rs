@@ -1,7 +1,7 @@
 //! What a quickstart needs to be told. Every mistake is named at once, so that nobody mends them one run at a time.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Settings of a [`QuickstartBootstrap`](super::QuickstartBootstrap). [`local`](Self::local) has them all; the default has
 /// none, and is refused with the names of what is missing.
@@ -16,6 +16,20 @@ pub struct QuickstartSettings {
     pub base_port: Option<u16>,
     /// The names of the nodes whose addresses the others are given. At least one.
     pub seeds: Vec<String>,
+    /// Where the first node answers questions over HTTP. Default nowhere.
+    pub api: QuickstartApi,
+}
+
+/// Where the first node answers questions about itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QuickstartApi {
+    /// Nowhere.
+    #[default]
+    Off,
+    /// There, or nowhere when somebody else has the address.
+    IfFree(SocketAddr),
+    /// There, or the node does not start.
+    At(SocketAddr),
 }
 
 impl QuickstartSettings {
@@ -27,6 +41,7 @@ impl QuickstartSettings {
             host: Some("127.0.0.1".to_owned()),
             base_port: Some(0),
             seeds: vec![node_name(0)],
+            api: QuickstartApi::Off,
         }
     }
 
@@ -77,7 +92,7 @@ impl QuickstartSettings {
         let mut nodes: Vec<_> = names.into_iter().zip((0..).map(port)).collect();
         // A stable sort: whoever has to be known to the others is there first.
         nodes.sort_by_key(|(name, _)| !self.seeds.contains(name));
-        Ok(Plan { host, nodes, seeds: self.seeds.clone() })
+        Ok(Plan { host, nodes, seeds: self.seeds.clone(), api: self.api })
     }
 }
 
@@ -88,6 +103,7 @@ pub(super) struct Plan {
     /// Names and ports, in the order in which they are started.
     pub(super) nodes: Vec<(String, u16)>,
     pub(super) seeds: Vec<String>,
+    pub(super) api: QuickstartApi,
 }
 
 /// Settings are missing or cannot be used. Nothing was started.
@@ -181,6 +197,7 @@ mod tests {
             host: Some("0.0.0.0".to_owned()),
             base_port: Some(65_533),
             seeds: vec!["node-1".to_owned(), "node-5".to_owned(), "elsewhere".to_owned()],
+            api: QuickstartApi::Off,
         };
         let error = settings.validate().expect_err("nothing is right");
         assert_eq!(

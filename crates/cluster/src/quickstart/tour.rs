@@ -2,10 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use synod_core::gossip::{GossipKey, GossipValue};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::{COUNTER_ADD, COUNTER_KIND, COUNTER_WHERE, GREETER, Greeter, Node, QuickstartBootstrap};
@@ -93,6 +97,7 @@ pub(super) async fn run(cluster: &mut QuickstartBootstrap, tell: Tell<'_>) -> Qu
         activate_counters(cluster, &mut guide).await;
         call_counters(cluster, &mut guide).await;
         gossip(cluster, &mut guide).await;
+        look_at_api(cluster, &mut guide).await;
         // Publish and subscribe belongs here: every node up, nobody lost yet.
         lose_a_node(cluster, &mut guide).await;
         leave_politely(cluster, &mut guide).await;
@@ -279,6 +284,30 @@ async fn tell_all(cluster: &QuickstartBootstrap) -> Seen {
     Ok(format!("color=blue, set on {}, read on {}", teller.name, readers.join(", ")))
 }
 
+/// The first node says over HTTP that it is ready, if it was told to.
+async fn look_at_api(cluster: &QuickstartBootstrap, guide: &mut Guide<'_>) {
+    let Some(address) = cluster.api_address() else { return };
+    let started = Instant::now();
+    let seen = tokio::time::timeout(CALL_PATIENCE, get_ready(address)).await;
+    let seen = match seen {
+        Ok(Ok(status)) if status.ends_with("200 OK") => Ok(format!("http://{address}/readyz says {status}")),
+        Ok(Ok(status)) => Err(format!("http://{address}/readyz says {status}")),
+        Ok(Err(error)) => Err(format!("http://{address}/readyz: {error}")),
+        Err(_) => Err(format!("http://{address}/readyz said nothing within {CALL_PATIENCE:?}")),
+    };
+    guide.note("api", Some(&cluster.nodes[0].name), started.elapsed(), seen);
+}
+
+/// The first line of the answer.
+async fn get_ready(address: SocketAddr) -> io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).await?;
+    Ok(answer.lines().next().unwrap_or_default().to_owned())
+}
+
 /// A node is gone without a word. The others notice, and its grains are found elsewhere.
 async fn lose_a_node(cluster: &mut QuickstartBootstrap, guide: &mut Guide<'_>) {
     let victim = cluster.nodes.len() - 1;
@@ -305,6 +334,8 @@ async fn lose_a_node(cluster: &mut QuickstartBootstrap, guide: &mut Guide<'_>) {
 async fn leave_politely(cluster: &mut QuickstartBootstrap, guide: &mut Guide<'_>) {
     let leaver = 1;
     let name = cluster.nodes[leaver].name.clone();
+    // Some have moved since they were first found.
+    let found = find_counters(cluster).await;
     let movers = cluster.counters.remove(&name).unwrap_or_default();
     let Some(mut running) = cluster.nodes[leaver].running.take() else { return };
     let started = Instant::now();
@@ -316,7 +347,10 @@ async fn leave_politely(cluster: &mut QuickstartBootstrap, guide: &mut Guide<'_>
     let seen = seen.await;
     guide.note("leave", Some(&name), started.elapsed(), seen);
     let started = Instant::now();
-    let seen = call_until_answered(cluster, &movers).await;
+    let seen = match found {
+        Ok(_) => call_until_answered(cluster, &movers).await,
+        Err(reason) => Err(reason),
+    };
     guide.note("move", None, started.elapsed(), seen);
     come_back(cluster, guide, leaver).await;
 }
@@ -350,7 +384,7 @@ async fn call_until_answered(cluster: &QuickstartBootstrap, identities: &[String
     }
     let hosts: Vec<_> = hosts.into_iter().collect();
     let (count, hosts) = (identities.len(), hosts.join(", "));
-    Ok(format!("{count} counters answer again, on {hosts}; {failures} calls failed before"))
+    Ok(format!("{count} counters answer again, on {hosts}; failed calls until then: {failures}"))
 }
 
 async fn add(caller: &Cluster, identity: &str, patience: Duration) -> Result<u64, String> {
@@ -393,6 +427,8 @@ fn milliseconds<S: Serializer>(elapsed: &Duration, serializer: S) -> Result<S::O
     serializer.serialize_f64(elapsed.as_micros() as f64 / 1000.0)
 }
 
+/// Longest answer that is read.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 /// How long a step may take before it counts as failed.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long a call may take while all nodes are up.
