@@ -71,7 +71,7 @@ impl QuickstartBootstrap {
         tour::run(self, tell).await
     }
 
-    /// Leaves with every node, the newest first, a step for each.
+    /// Leaves with every node, the first one last, a step for each.
     pub async fn shutdown(&mut self, tell: &mut (dyn FnMut(&QuickstartStep) + Send)) -> QuickstartReport {
         tour::stop(self, tell).await
     }
@@ -161,19 +161,20 @@ pub enum QuickstartError {
     Name(String),
 }
 
-/// Timers for people who watch: the loss of a node is noticed in about two seconds.
+/// Timers for people who watch: the loss of a node is noticed in two or three seconds.
 #[must_use]
 pub fn demo_membership() -> MembershipCoordinatorConfig {
     MembershipCoordinatorConfig {
         phi: PhiConfig {
-            acceptable_pause: Duration::from_millis(500),
+            acceptable_pause: Duration::from_secs(1),
             first_heartbeat_estimate: Duration::from_millis(100),
-            expected_response_after: Duration::from_millis(500),
+            expected_response_after: Duration::from_secs(1),
             min_std_deviation: Duration::from_millis(50),
             ..PhiConfig::default()
         },
         heartbeat_interval: Duration::from_millis(100),
         suspect_timeout: Duration::from_secs(1),
+        leave_timeout: Duration::from_secs(1),
         gossip_interval: Duration::from_millis(50),
         topology_emit_interval: Duration::from_millis(100),
         reconnect_interval: Duration::from_secs(1),
@@ -186,6 +187,7 @@ pub fn demo_membership() -> MembershipCoordinatorConfig {
 pub fn demo_gossip() -> TokioGossiperConfig {
     let mut config = TokioGossiperConfig::default();
     config.gossip.gossip_interval = Duration::from_millis(100);
+    config.flush_timeout = Duration::from_secs(1);
     config
 }
 

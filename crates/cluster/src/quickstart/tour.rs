@@ -10,6 +10,7 @@ use serde::{Serialize, Serializer};
 use synod_core::gossip::{GossipKey, GossipValue};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{COUNTER_ADD, COUNTER_KIND, COUNTER_WHERE, GREETER, Greeter, Node, QuickstartBootstrap};
@@ -107,12 +108,23 @@ pub(super) async fn run(cluster: &mut QuickstartBootstrap, tell: Tell<'_>) -> Qu
 
 pub(super) async fn stop(cluster: &mut QuickstartBootstrap, tell: Tell<'_>) -> QuickstartReport {
     let mut guide = Guide::new(tell);
-    for node in cluster.nodes.iter_mut().rev() {
-        if let Some(mut running) = node.running.take() {
-            let started = Instant::now();
-            let left = running.shutdown(true).await;
-            let seen = left.map(|()| "left and stopped".to_owned()).map_err(text);
-            guide.note("stop", Some(&node.name), started.elapsed(), seen);
+    // All at once, but for the first, which stays to hear the others go.
+    let (first, others) = cluster.nodes.split_at_mut(1);
+    for nodes in [others, first] {
+        let mut leaving = JoinSet::new();
+        for node in nodes {
+            let Some(mut running) = node.running.take() else { continue };
+            let (name, started) = (node.name.clone(), Instant::now());
+            leaving.spawn(async move { (name, running.shutdown(true).await, started.elapsed()) });
+        }
+        while let Some(left) = leaving.join_next().await {
+            match left {
+                Ok((name, left, elapsed)) => {
+                    let seen = left.map(|()| "left and stopped".to_owned()).map_err(text);
+                    guide.note("stop", Some(&name), elapsed, seen);
+                }
+                Err(error) => drop(guide.note("stop", None, guide.started.elapsed(), Err(text(error)))),
+            }
         }
     }
     guide.finish()
@@ -135,9 +147,9 @@ async fn form(cluster: &mut QuickstartBootstrap, guide: &mut Guide<'_>) -> bool 
     }
     for node in &cluster.nodes {
         let started = Instant::now();
-        let members = node.running.as_ref().map(|running| running.roster()).unwrap_or_default();
+        let members = node.running.as_ref().map(Cluster::roster).unwrap_or_default();
         let names: Vec<_> = members.iter().map(|member| cluster.name_at(member.authority.as_str())).collect();
-        let seen = format!("sees {} members: {}", names.len(), names.join(", "));
+        let seen = format!("sees {} members: {}", names.len(), list(&names));
         let seen = if names.len() == cluster.nodes.len() { Ok(seen) } else { Err(seen) };
         guide.note("members", Some(&node.name), started.elapsed(), seen);
     }
@@ -147,9 +159,10 @@ async fn form(cluster: &mut QuickstartBootstrap, guide: &mut Guide<'_>) -> bool 
 /// Waits until the rosters are complete, and until the nodes have told each other so.
 async fn agree(cluster: &QuickstartBootstrap) -> Seen {
     settle(cluster).await?;
-    let mut hashes = BTreeSet::new();
+    let (mut hashes, deadline) = (BTreeSet::new(), Instant::now() + PATIENCE);
     for node in cluster.nodes() {
-        hashes.insert(node.topology_consensus(PATIENCE).await.map_err(text)?);
+        let patience = deadline.saturating_duration_since(Instant::now());
+        hashes.insert(node.topology_consensus(patience).await.map_err(text)?);
     }
     match hashes.first() {
         Some(hash) if hashes.len() == 1 => {
@@ -173,7 +186,7 @@ async fn settle(cluster: &QuickstartBootstrap) -> Result<(), String> {
         let late =
             cluster.nodes.iter().filter(|node| node.running.as_ref().is_some_and(|node| !lists_all(node)));
         let late: Vec<_> = late.map(|node| node.name.as_str()).collect();
-        format!("after {PATIENCE:?} not all members are listed by {}", late.join(", "))
+        format!("after {PATIENCE:?} not all members are listed by {}", list(&late))
     })
 }
 
@@ -196,9 +209,9 @@ async fn ask_from(cluster: &QuickstartBootstrap, node: &Node) -> Seen {
         if answer != Greeter::greeting(name, &node.name) {
             return Err(format!("{target} answered {answer:?}"));
         }
-        asked.push(format!("{GREETER} on {name}"));
+        asked.push(name);
     }
-    Ok(format!("asks {}: all answer", asked.join(", ")))
+    Ok(format!("asks {GREETER} on {}: all answer", list(&asked)))
 }
 
 /// Calls counters that nobody has started until each node hosts one.
@@ -226,7 +239,7 @@ async fn find_counters(cluster: &mut QuickstartBootstrap) -> Seen {
         counters.entry(host).or_default().push(identity);
     }
     let hosts: Vec<_> = counters.iter().map(|(host, on)| format!("{} on {host}", on.len())).collect();
-    let seen = format!("{number} counters, started by their first call: {}", hosts.join(", "));
+    let seen = format!("{number} counters, started by their first call: {}", list(&hosts));
     cluster.counters = counters;
     Ok(seen)
 }
@@ -255,7 +268,7 @@ async fn call_from(cluster: &QuickstartBootstrap, node: &Node, round: u64) -> Se
         }
     }
     let hosts: Vec<_> = cluster.counters.keys().map(String::as_str).collect();
-    Ok(format!("adds to {calls} counters on {}: each says {round}", hosts.join(", ")))
+    Ok(format!("adds to {calls} counters on {}: each says {round}", list(&hosts)))
 }
 
 /// One node says something, the others read it.
@@ -281,7 +294,7 @@ async fn tell_all(cluster: &QuickstartBootstrap) -> Seen {
         };
         readers.push(node.name.as_str());
     }
-    Ok(format!("color=blue, set on {}, read on {}", teller.name, readers.join(", ")))
+    Ok(format!("color=blue, set on {}, read on {}", teller.name, list(&readers)))
 }
 
 /// The first node says over HTTP that it is ready, if it was told to.
@@ -383,7 +396,7 @@ async fn call_until_answered(cluster: &QuickstartBootstrap, identities: &[String
         hosts.insert(host_of(caller, identity).await?);
     }
     let hosts: Vec<_> = hosts.into_iter().collect();
-    let (count, hosts) = (identities.len(), hosts.join(", "));
+    let (count, hosts) = (identities.len(), list(&hosts));
     Ok(format!("{count} counters answer again, on {hosts}; failed calls until then: {failures}"))
 }
 
@@ -419,6 +432,15 @@ impl QuickstartBootstrap {
     }
 }
 
+/// Names for people: all of a few, the first of many.
+fn list(names: &[impl AsRef<str>]) -> String {
+    let (shown, rest) =
+        if names.len() > NAMES_SHOWN { names.split_at(NAMES_SHOWN - 1) } else { (names, &[][..]) };
+    let shown: Vec<_> = shown.iter().map(AsRef::as_ref).collect();
+    let shown = shown.join(", ");
+    if rest.is_empty() { shown } else { format!("{shown} and {} more", rest.len()) }
+}
+
 fn text(error: impl Display) -> String {
     error.to_string()
 }
@@ -438,6 +460,8 @@ const PORT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a call may take while a node is lost.
 const RETRY_PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Most names in one line.
+const NAMES_SHOWN: usize = 4;
 const COUNTERS_PER_NODE: usize = 4;
 /// With so many counters every one of sixteen nodes hosts some, almost surely.
 const COUNTERS_MAX: usize = 1000;
