@@ -1,8 +1,8 @@
 //! A whole node on real sockets: remoting, membership, gossip and the roster, started and stopped as one.
 //!
 //! ```text
-//!   start:  bind ──► extension ──► membership + gossip ──► open ──► roster (health endpoint) ──► follower
-//!   stop:   leave ──► gossip says goodbye ──► roster ──► follower ──► extension ──► remoting
+//!   start:  bind ──► extension ──► membership + gossip ──► open ──► roster (health endpoint) ──► follower ──► api
+//!   stop:   leave ──► gossip says goodbye ──► api ──► roster ──► follower ──► extension ──► remoting
 //! ```
 //!
 //! Each part needs those before it, so when one fails to start, what runs already is stopped in reverse and the event
@@ -15,6 +15,7 @@ pub use road::{RemoteGossipCarrier, RemoteGossipTransport};
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ use synod_wire::{names, payload};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::api::{ApiServer, ApiSources};
 use crate::automanaged::{AutomanagedConfig, AutomanagedProvider};
 use crate::clock::MonotonicClock;
 use crate::core::{AlreadyStarted, ClusterCore, ClusterMode};
@@ -72,6 +74,9 @@ pub struct ClusterConfig {
     pub grains: GrainsConfig,
     /// Bounds of the event stream.
     pub events: EventStreamConfig,
+    /// Where the node answers questions about itself over HTTP, see [`api`](crate::api). Nothing there is authenticated.
+    /// Default nowhere.
+    pub api: Option<SocketAddr>,
     /// Whether questions for numbers are answered. Default true.
     pub metrics_enabled: bool,
     /// Where the number of the last life is kept. Default in memory, counted from the time of day, for nodes that keep
@@ -96,6 +101,7 @@ impl ClusterConfig {
             kinds: Vec::new(),
             grains: GrainsConfig::default(),
             events: EventStreamConfig::default(),
+            api: None,
             metrics_enabled: true,
             incarnations: Arc::new(Mutex::new(MemoryIncarnationStore::from_wall_clock())),
             shutdown_patience: Duration::from_secs(5),
@@ -201,6 +207,12 @@ impl Cluster {
     pub fn grain_ref(&self, kind: &str, identity: &str) -> Result<GrainRef, ClusterProviderError> {
         let grains = self.grains().ok_or(ClusterProviderError::NotStarted)?;
         Ok(grains.grain_ref(kind, identity)?)
+    }
+
+    /// Where the api listener is; `None` while the node is stopped, and without one.
+    #[must_use]
+    pub fn api_address(&self) -> Option<SocketAddr> {
+        self.parts.as_ref()?.api.as_ref().map(ApiServer::address)
     }
 
     /// The membership of the node; `None` while it is stopped.
@@ -356,8 +368,20 @@ impl Cluster {
         parts.membership = Some(membership.clone());
         let (hint, hints) = mpsc::channel(HINTS_MAX);
         parts.presence = Some(self.start_presence(own, authority, wiring, hint).await?);
-        let follower = Follower { remote, membership, gossiper: parts.gossiper.clone(), grains, node };
+        let gossiper = parts.gossiper.clone();
+        let sources = ApiSources {
+            node: node.clone(),
+            core: self.extension.core(),
+            remote: remote.clone(),
+            membership: membership.clone(),
+            gossiper: gossiper.clone(),
+            grains: grains.clone(),
+        };
+        let follower = Follower { remote, membership, gossiper, grains, node };
         parts.follower = Some(tokio::spawn(follower.run(followed, hints)));
+        if let Some(listen) = self.config.api {
+            parts.api = Some(ApiServer::start(listen, sources).await?);
+        }
         Ok(())
     }
 
@@ -416,6 +440,9 @@ impl Cluster {
     async fn stop_parts(&mut self, graceful: bool) -> Option<MembershipExit> {
         let parts = self.parts.take()?;
         let mut exit = None;
+        if let Some(api) = &parts.api {
+            api.say_leaving();
+        }
         if graceful && let Some(grains) = &parts.grains {
             grains.drain(self.config.shutdown_patience).await;
         }
@@ -433,6 +460,9 @@ impl Cluster {
                 drop(gossiper.stop().await);
             }
             parts.remote.unregister(actor);
+        }
+        if let Some(api) = parts.api {
+            api.stop().await;
         }
         match parts.presence {
             Some(Presence::Seeds(roster)) => roster.stop().await,
@@ -512,6 +542,7 @@ struct Parts {
     membership: Option<MembershipHandle>,
     presence: Option<Presence>,
     follower: Option<JoinHandle<()>>,
+    api: Option<ApiServer>,
 }
 
 impl Parts {
@@ -524,6 +555,7 @@ impl Parts {
             membership: None,
             presence: None,
             follower: None,
+            api: None,
         }
     }
 }

@@ -88,6 +88,11 @@ impl ClusterExtension {
         lock(&self.core).metrics()
     }
 
+    /// The core, for whoever answers questions about it while the node runs.
+    pub(crate) fn core(&self) -> Arc<Mutex<ClusterCore>> {
+        Arc::clone(&self.core)
+    }
+
     fn end_feeding(&mut self) -> Option<JoinHandle<()>> {
         let feeding = self.feeding.take()?;
         // The task holds neither a lock nor a half-applied update where it can be interrupted.

@@ -40,6 +40,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod api;
 pub mod automanaged;
 pub mod clock;
 pub mod cluster;
@@ -48,10 +49,12 @@ pub mod event_stream;
 pub mod extension;
 pub mod gossiper;
 pub mod grains;
+mod http_server;
 pub mod incarnation;
 pub mod membership;
 pub mod metrics;
 pub mod provider;
+pub mod quickstart;
 pub mod remote;
 pub mod roster;
 #[cfg(test)]
@@ -59,6 +62,7 @@ mod testing;
 pub mod transport;
 
 pub use self::core::{AlreadyStarted, ClusterCore, ClusterMode, TopologyListener};
+pub use api::ApiError;
 pub use automanaged::{AutomanagedConfig, AutomanagedConfigError, AutomanagedError, AutomanagedProvider};
 pub use clock::MonotonicClock;
 pub use cluster::{Cluster, ClusterConfig, Discovery};
@@ -76,6 +80,7 @@ pub use membership::{
 };
 pub use metrics::{ClusterMetrics, MetricsError};
 pub use provider::{ClusterProvider, ClusterProviderError, LocalClusterConfig, LocalClusterProvider};
+pub use quickstart::{QuickstartBootstrap, QuickstartReport, QuickstartSettings, QuickstartStep};
 pub use roster::{RosterTask, RosterWiring, SynodPeerListener};
 /// # Example
 ///

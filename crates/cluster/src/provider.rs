@@ -20,6 +20,7 @@ use synod_core::membership::{
 use synod_core::roster::RosterConfigError;
 use synod_core::{Authority, MemberId, NodeId};
 
+use crate::api::ApiError;
 use crate::automanaged::AutomanagedError;
 use crate::clock::MonotonicClock;
 use crate::core::{AlreadyStarted, ClusterCore, ClusterMode, TopologyListener};
@@ -329,6 +330,9 @@ pub enum ClusterProviderError {
     /// The node runs already.
     #[error(transparent)]
     AlreadyStarted(#[from] AlreadyStarted),
+    /// The api listener did not start. What had started before was stopped again.
+    #[error(transparent)]
+    Api(#[from] ApiError),
     /// The address is taken. Nothing was started.
     #[error(transparent)]
     Attach(#[from] AttachError),

@@ -1,5 +1,6 @@
 //! The `synod` command.
 
+mod quickstart;
 mod sim;
 
 use std::process::ExitCode;
@@ -17,6 +18,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Start a cluster on this machine and see what it can do.
+    Quickstart(quickstart::Args),
     /// Simulate a whole cluster on a hostile network, from a seed.
     Sim(sim::Args),
     /// Print completions for a shell.
@@ -28,6 +31,7 @@ enum Command {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
+        Command::Quickstart(args) => quickstart::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "synod", &mut std::io::stdout());

@@ -90,6 +90,75 @@ fn wrong_input_is_refused_with_a_reason_and_exit_code_two() {
     }
 }
 
+/// a cluster forms, every node reaches every other, and a lost node costs nobody an answer.
+#[test]
+fn the_quickstart_shows_a_cluster_and_every_step_passes() {
+    let output = synod(&["quickstart", "--once", "--nodes", "2", "--json", "--api", "127.0.0.1:0"]);
+    let steps: Vec<serde_json::Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    for step in &steps {
+        assert_eq!(step["ok"], true, "{step}");
+        assert!(step["ms"].as_f64().is_some() && step["detail"].is_string(), "{step}");
+    }
+    assert!(output.status.success(), "{}", stderr(&output));
+    let names: Vec<_> = steps.iter().filter_map(|step| step["step"].as_str()).collect();
+    let story = [
+        "start", "start", "form", "members", "members", "actor", "actor", "activate", "call", "call",
+        "gossip", "api", "kill", "detect", "recover", "return", "leave", "move", "return", "stop", "stop",
+    ];
+    assert_eq!(names, story);
+    let members = steps.iter().find(|step| step["step"] == "members").expect("a step");
+    assert_eq!(members["detail"], "sees 2 members: node-1, node-2");
+}
+
+/// everything that is missing or wrong is named at once, and nothing is started.
+#[test]
+fn wrong_settings_of_the_quickstart_are_all_named_at_once() {
+    let output = synod(&[
+        "quickstart",
+        "--once",
+        "--nodes",
+        "1",
+        "--host",
+        "",
+        "--base-port",
+        "70000",
+        "--seeds",
+        "",
+        "--api",
+        "here",
+    ]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stdout(&output).is_empty());
+    let mistakes = [
+        "error: base_port must be a port from 0 to 65535, it is \"70000\"",
+        "error: api must be an address such as 127.0.0.1:8400, it is \"here\"",
+        "error: nodes must be 2 to 16, it is 1",
+        "error: host is missing",
+        "error: seeds is missing",
+    ];
+    let told = stderr(&output);
+    assert_eq!(told.lines().filter(|line| line.starts_with("error")).collect::<Vec<_>>(), mistakes);
+}
+
+/// A node that cannot start is a step that failed, with its reason.
+#[test]
+fn a_quickstart_that_fails_says_why_and_ends_with_exit_code_one() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let output = synod(&["quickstart", "--once", "--base-port", &port, "--no-api"]);
+    // With a port too close to the last one there is no room for three.
+    if output.status.code() != Some(2) {
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        assert!(
+            stdout(&output).contains(&format!("cannot listen on 127.0.0.1:{port}")),
+            "{}",
+            stdout(&output)
+        );
+        assert!(stderr(&output).contains("1 of 1 steps failed"), "{}", stderr(&output));
+    }
+}
+
 #[test]
 fn completions_are_printed_for_the_common_shells() {
     for shell in ["bash", "zsh", "fish"] {

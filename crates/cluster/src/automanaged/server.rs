@@ -15,16 +15,12 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
 use http::header::CONTENT_TYPE;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::{JoinHandle, JoinSet};
-use tower_service::Service;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use super::config::{AutomanagedConfigError, check_count, check_duration};
 use super::health::HealthReport;
+use crate::http_server::{HttpBounds, HttpServer};
 
 /// Bounds of a [`HealthServer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,9 +51,7 @@ impl HealthServerConfig {
 
 /// A server that answers `/_health` until it is stopped. Dropping it cuts all connections.
 pub struct HealthServer {
-    address: SocketAddr,
-    stop: watch::Sender<bool>,
-    serving: Option<JoinHandle<()>>,
+    server: HttpServer,
     counters: Arc<HealthServerCounters>,
 }
 
@@ -65,7 +59,7 @@ pub struct HealthServer {
 #[derive(Debug, Default)]
 pub struct HealthServerCounters {
     answers: AtomicU64,
-    waits: AtomicU64,
+    waits: Arc<AtomicU64>,
 }
 
 impl HealthServerCounters {
@@ -104,20 +98,20 @@ impl HealthServer {
         config: HealthServerConfig,
     ) -> Result<Self, HealthServerError> {
         config.validate()?;
-        let address =
-            listener.local_addr().map_err(|error| HealthServerError::Listener(error.to_string()))?;
         let counters: Arc<HealthServerCounters> = Arc::default();
         let answer = Answer { reports, counters: Arc::clone(&counters) };
         let router = Router::new().route(HEALTH_PATH, get(health)).with_state(answer);
-        let (stop, stopped) = watch::channel(false);
-        let serve = serve(listener, router, config, stopped, Arc::clone(&counters));
-        Ok(Self { address, stop, serving: Some(tokio::spawn(serve)), counters })
+        let HealthServerConfig { connections_max, request_timeout } = config;
+        let bounds = HttpBounds { connections_max, request_timeout };
+        let server = HttpServer::start(listener, router, bounds, Arc::clone(&counters.waits))
+            .map_err(|error| HealthServerError::Listener(error.to_string()))?;
+        Ok(Self { server, counters })
     }
 
     /// Where it listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
-        self.address
+        self.server.address()
     }
 
     /// What it did.
@@ -127,26 +121,14 @@ impl HealthServer {
     }
 
     /// Frees the address, lets the answers that are on their way go out, and waits until every connection has ended.
-    pub async fn stop(mut self) {
-        self.stop.send_replace(true);
-        if let Some(serving) = self.serving.take() {
-            // It ends by itself; only a panic in it could be told, and hyper's are contained in their connections.
-            drop(serving.await);
-        }
-    }
-}
-
-impl Drop for HealthServer {
-    fn drop(&mut self) {
-        if let Some(serving) = &self.serving {
-            serving.abort();
-        }
+    pub async fn stop(self) {
+        self.server.stop().await;
     }
 }
 
 impl fmt::Debug for HealthServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HealthServer").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("HealthServer").field("address", &self.address()).finish_non_exhaustive()
     }
 }
 
@@ -197,93 +179,5 @@ async fn health(State(answer): State<Answer>) -> ([(http::HeaderName, &'static s
     ([(CONTENT_TYPE, "application/json; charset=UTF-8")], body)
 }
 
-async fn serve(
-    listener: TcpListener,
-    router: Router,
-    config: HealthServerConfig,
-    mut stopped: watch::Receiver<bool>,
-    counters: Arc<HealthServerCounters>,
-) {
-    let slots = Arc::new(Semaphore::new(config.connections_max));
-    let mut connections = JoinSet::new();
-    loop {
-        while connections.try_join_next().is_some() {}
-        let accepted = tokio::select! {
-            biased;
-            _ = stopped.wait_for(|stopped| *stopped) => break,
-            accepted = accept(&listener, &slots, &counters) => accepted,
-        };
-        match accepted {
-            Ok((stream, slot)) => {
-                let served =
-                    serve_connection(stream, router.clone(), config.request_timeout, stopped.clone(), slot);
-                connections.spawn(served);
-            }
-            Err(error) => {
-                // Out of file descriptors, mostly: what helps is to let some connections end.
-                tracing::warn!(%error, "a health connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-    // The address is free from here on; the connections end by themselves, after a grace at the latest.
-    drop(listener);
-    while connections.join_next().await.is_some() {}
-}
-
-/// The slot comes first: as long as there is none, newcomers wait in the system's queue.
-async fn accept(
-    listener: &TcpListener,
-    slots: &Arc<Semaphore>,
-    counters: &HealthServerCounters,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    if slots.available_permits() == 0 {
-        counters.waits.fetch_add(1, Ordering::Relaxed);
-    }
-    let slot = Arc::clone(slots).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, slot))
-}
-
-async fn serve_connection(
-    stream: TcpStream,
-    router: Router,
-    request_timeout: Duration,
-    mut stopped: watch::Receiver<bool>,
-    _slot: OwnedSemaphorePermit,
-) {
-    let service = service_fn(move |request| router.clone().call(request));
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(request_timeout)
-        .max_buf_size(REQUEST_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    tokio::select! {
-        ended = connection.as_mut() => return note_end(ended),
-        _ = stopped.wait_for(|stopped| *stopped) => {}
-        // Whoever asks and never reads the answers would stay for ever.
-        () = tokio::time::sleep(CONNECTION_AGE_MAX) => {}
-    }
-    connection.as_mut().graceful_shutdown();
-    if let Ok(ended) = tokio::time::timeout(STOP_GRACE, connection).await {
-        note_end(ended);
-    }
-}
-
-fn note_end(ended: hyper::Result<()>) {
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a health connection ended early");
-    }
-}
-
 /// Where the report is.
 pub const HEALTH_PATH: &str = "/_health";
-/// How long a stop waits for connections to end by themselves.
-const STOP_GRACE: Duration = Duration::from_secs(1);
-/// How old a connection grows before its peer has to open a new one.
-const CONNECTION_AGE_MAX: Duration = Duration::from_secs(60);
-/// The pause after a connection could not be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Largest head of a request, in bytes.
-const REQUEST_BYTES_MAX: usize = 16 * 1024;

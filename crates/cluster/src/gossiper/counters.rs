@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident / $add:ident),* $(,)?) => {
+    ($(#[doc = $doc:literal] $name:ident / $add:ident),* $(,)?) => {
         /// What a gossiper has done so far, across stops and starts.
         #[derive(Debug, Default)]
         pub struct GossiperCounters {
@@ -12,7 +12,7 @@ macro_rules! counters {
 
         impl GossiperCounters {
             $(
-                $(#[$doc])*
+                #[doc = $doc]
                 #[must_use]
                 pub fn $name(&self) -> u64 {
                     self.$name.load(Ordering::Relaxed)
@@ -22,6 +22,11 @@ macro_rules! counters {
                     self.$name.fetch_add(count as u64, Ordering::Relaxed);
                 }
             )*
+
+            /// All counts by name, each with what it counts.
+            pub(crate) fn described(&self) -> Vec<(&'static str, &'static str, u64)> {
+                vec![$((stringify!($name), $doc, self.$name())),*]
+            }
         }
     };
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+    ($(#[doc = $doc:literal] $name:ident),+ $(,)?) => {
         /// Counts since the start of the [`Remote`](super::Remote). Reading is free.
         #[derive(Debug, Default)]
         pub struct RemoteCounters {
@@ -11,7 +11,7 @@ macro_rules! counters {
         }
 
         impl RemoteCounters {
-            $($(#[$doc])* #[must_use] pub fn $name(&self) -> u64 {
+            $(#[doc = $doc] #[must_use] pub fn $name(&self) -> u64 {
                 self.$name.load(Ordering::Relaxed)
             })+
 
@@ -19,6 +19,11 @@ macro_rules! counters {
             #[must_use]
             pub fn all(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name())),+]
+            }
+
+            /// All counts by name, each with what it counts.
+            pub(crate) fn described(&self) -> Vec<(&'static str, &'static str, u64)> {
+                vec![$((stringify!($name), $doc, self.$name())),+]
             }
         }
     };

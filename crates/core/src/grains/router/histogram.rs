@@ -64,6 +64,14 @@ impl LatencyHistogram {
         })?;
         Some(Duration::from_micros(upper_bound(bucket)).min(self.longest))
     }
+
+    /// How many took at most `limit`, or a few less: those in the last thirty-second below it may count as longer.
+    #[must_use]
+    pub fn count_within(&self, limit: Duration) -> u64 {
+        let limit = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
+        let within = self.buckets.iter().enumerate().take_while(|(bucket, _)| upper_bound(*bucket) <= limit);
+        within.map(|(_, count)| count).sum()
+    }
 }
 
 /// Where a number is counted: small ones each for themselves, larger ones by their first bits.
@@ -96,6 +104,18 @@ const MILLION: u32 = 1_000_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_are_counted_within_a_limit_unless_they_are_very_close_to_it() {
+        let mut histogram = LatencyHistogram::default();
+        for micros in [10, 900, 2_000, 90_000_000] {
+            histogram.record(Duration::from_micros(micros));
+        }
+        let within = |micros| histogram.count_within(Duration::from_micros(micros));
+        assert_eq!([within(0), within(10), within(11), within(1_000)], [0, 0, 1, 2]);
+        assert_eq!([within(2_100), within(89_000_000), within(95_000_000)], [3, 3, 4]);
+        assert_eq!(histogram.count_within(Duration::MAX), histogram.count());
+    }
 
     #[test]
     fn every_number_falls_into_a_bucket_that_is_at_most_a_thirty_second_too_large() {

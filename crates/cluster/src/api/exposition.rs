@@ -1,0 +1,141 @@
+//! Numbers in the text format of Prometheus, version 0.0.4.
+//!
+//! A family is one `# HELP` line, one `# TYPE` line and its samples, all together and only once.
+
+use std::fmt::{Display, Write};
+use std::time::Duration;
+
+use crate::grains::Grains;
+
+/// A text that grows family by family.
+#[derive(Debug, Default)]
+pub(super) struct Exposition {
+    text: String,
+}
+
+impl Exposition {
+    /// Begins a family of values that go up and down.
+    pub(super) fn gauge(&mut self, name: &str, help: &str) {
+        self.family(name, "gauge", help);
+    }
+
+    /// A gauge with a single value.
+    pub(super) fn one_gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.gauge(name, help);
+        self.sample(name, &[], value);
+    }
+
+    /// Counters by name, help and value, each a family `<prefix>_<name>_total`.
+    pub(super) fn counters(&mut self, prefix: &str, counters: &[(&str, &str, u64)]) {
+        for (name, help, value) in counters {
+            let name = format!("{prefix}_{name}_total");
+            self.family(&name, "counter", help.trim());
+            self.sample(&name, &[], value);
+        }
+    }
+
+    /// One sample of the family at hand.
+    pub(super) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        self.text.push_str(name);
+        for (index, (label, text)) in labels.iter().enumerate() {
+            let before = if index == 0 { '{' } else { ',' };
+            self.push(format_args!("{before}{label}=\"{}\"", escaped(text, true)));
+        }
+        let end = if labels.is_empty() { "" } else { "}" };
+        self.push(format_args!("{end} {value}\n"));
+    }
+
+    /// Everything about grains.
+    pub(super) fn grains(&mut self, grains: &Grains) {
+        let name = "synod_grain_activations";
+        self.gauge(name, "Grains that run on this node, by kind.");
+        for (kind, count) in grains.activation_counts() {
+            self.sample(name, &[("kind", &kind)], count);
+        }
+        let calls = grains.call_counts();
+        let counters = [
+            ("accepted", "Calls that were taken on.", calls.accepted),
+            ("rejected", "Calls that were not taken on.", calls.rejected),
+            ("completed", "Calls that were answered, errors of grains included.", calls.completed),
+            ("answered_with_error", "Calls that were answered with an error.", calls.grain_errors),
+            ("failed", "Calls that failed for good.", calls.failed),
+            ("dropped", "Calls that made room for newer ones.", calls.dropped),
+            ("timed_out", "Calls whose time was over.", calls.timed_out),
+            ("cancelled", "Calls whose caller lost interest.", calls.cancelled),
+            ("retried", "Attempts beyond the first of each call.", calls.retries),
+            ("slow", "Calls that took longer than they should.", calls.slow),
+            ("late", "Answers and failures for calls that were over.", calls.late),
+        ];
+        self.counters("synod_grain_calls", &counters);
+        let cache = grains.cache_counts();
+        let counters = [
+            ("hits", "Grains whose place was remembered.", cache.hits),
+            ("misses", "Grains whose place was not remembered.", cache.misses),
+            ("drops", "Remembered places that were dropped.", cache.drops),
+        ];
+        self.counters("synod_grain_cache", &counters);
+        let latencies = grains.latencies();
+        let name = "synod_grain_call_duration_seconds";
+        self.family(name, "histogram", "How long answered calls of this node took.");
+        let bucket = format!("{name}_bucket");
+        for limit in BUCKETS {
+            let bound = limit.as_secs_f64().to_string();
+            self.sample(&bucket, &[("le", &bound)], latencies.count_within(limit));
+        }
+        self.sample(&bucket, &[("le", "+Inf")], latencies.count());
+        self.sample(&format!("{name}_sum"), &[], latencies.sum().as_secs_f64());
+        self.sample(&format!("{name}_count"), &[], latencies.count());
+    }
+
+    /// The whole text.
+    pub(super) fn finish(self) -> String {
+        self.text
+    }
+
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        self.push(format_args!("# HELP {name} {}\n# TYPE {name} {kind}\n", escaped(help, false)));
+    }
+
+    fn push(&mut self, text: std::fmt::Arguments<'_>) {
+        self.text.write_fmt(text).expect("a string takes everything");
+    }
+}
+
+/// A backslash and the end of a line are escaped everywhere, quotes in labels only.
+fn escaped(text: &str, is_label: bool) -> String {
+    let text = text.replace('\\', "\\\\").replace('\n', "\\n");
+    if is_label { text.replace('"', "\\\"") } else { text }
+}
+
+/// What the answer calls itself.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Upper bounds of the buckets of a call's duration.
+const BUCKETS: [Duration; 13] = [
+    Duration::from_micros(100),
+    Duration::from_micros(250),
+    Duration::from_micros(500),
+    Duration::from_millis(1),
+    Duration::from_micros(2500),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(5),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_label_holds_it_stays_one_label_of_one_line() {
+        let mut text = Exposition::default();
+        text.gauge("a", "one\nline, one \\ and \"quotes\"");
+        text.sample("a", &[("b", "x\"y\\z\nw"), ("c", "")], 1);
+        let expected = "# HELP a one\\nline, one \\\\ and \"quotes\"\n# TYPE a gauge\na{b=\"x\\\"y\\\\z\\nw\",c=\"\"} 1\n";
+        assert_eq!(text.finish(), expected);
+    }
+}
