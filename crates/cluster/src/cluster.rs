@@ -21,7 +21,7 @@ use std::time::Duration;
 use synod_core::gossip::{
     ConsensusChecker, ExtractError, GossipKey, GossipMemberId, GossipValue, GossiperEvent,
 };
-use synod_core::membership::{ClusterEvent, Member, MembershipCoordinatorConfig};
+use synod_core::membership::{ClusterEvent, Member, MembershipCoordinatorConfig, NodeStatus};
 use synod_core::roster::{Roster, RosterConfig, RosterMember, RosterUpdate};
 use synod_core::{Authority, MemberId, NodeId};
 use synod_wire::cluster::{ClusterTopology, Member as WireMember};
@@ -40,6 +40,7 @@ use crate::incarnation::{IncarnationStore, MemoryIncarnationStore};
 use crate::membership::{MembershipDriver, MembershipExit, MembershipHandle, MembershipTask};
 use crate::metrics::{ClusterMetrics, MetricsError};
 use crate::provider::{ClusterProvider, ClusterProviderError};
+use crate::pubsub::{PubSub, PubSubConfig};
 use crate::remote::{Remote, RemoteConfig};
 use crate::roster::{KINDS_KEY, RosterTask, RosterWiring};
 use road::GossipLetters;
@@ -70,6 +71,8 @@ pub struct ClusterConfig {
     pub kinds: Vec<GrainKind>,
     /// How grains are placed, hosted and called.
     pub grains: GrainsConfig,
+    /// How topics and their subscribers behave. Grains that subscribe are placed as `grains` says.
+    pub pubsub: PubSubConfig,
     /// Bounds of the event stream.
     pub events: EventStreamConfig,
     /// Whether questions for numbers are answered. Default true.
@@ -95,6 +98,7 @@ impl ClusterConfig {
             discovery: Discovery::Seeds,
             kinds: Vec::new(),
             grains: GrainsConfig::default(),
+            pubsub: PubSubConfig::default(),
             events: EventStreamConfig::default(),
             metrics_enabled: true,
             incarnations: Arc::new(Mutex::new(MemoryIncarnationStore::from_wall_clock())),
@@ -112,6 +116,7 @@ impl ClusterConfig {
         self.membership.validate()?;
         self.gossip.validate().map_err(GossiperError::from)?;
         self.grains.validate().map_err(|error| ClusterProviderError::Grains(error.into()))?;
+        self.pubsub.validate()?;
         if let Discovery::Automanaged(automanaged) = &self.discovery {
             automanaged.validate().map_err(|error| ClusterProviderError::Automanaged(error.into()))?;
         }
@@ -193,6 +198,12 @@ impl Cluster {
     pub fn grain(&self, kind: &str, identity: &str) -> Result<GrainRef, ClusterProviderError> {
         let grains = self.grains().ok_or(ClusterProviderError::NotStarted)?;
         Ok(grains.grain(kind, identity)?)
+    }
+
+    /// The topics of the cluster; `None` while it is stopped.
+    #[must_use]
+    pub fn pubsub(&self) -> Option<&PubSub> {
+        self.parts.as_ref()?.pubsub.as_ref()
     }
 
     /// The membership of the node; `None` while it is stopped.
@@ -311,7 +322,11 @@ impl Cluster {
                 None
             }
         };
-        let kinds = if own.is_some() { self.config.kinds.clone() } else { Vec::new() };
+        let pubsub = self.make_pubsub();
+        let mut kinds = if own.is_some() { self.config.kinds.clone() } else { Vec::new() };
+        if own.is_some() && !self.hosts_own_topics() {
+            kinds.push(pubsub.kind());
+        }
         let grains_id = match &own {
             Some(own) => GossipMemberId::from(own),
             None => GossipMemberId::new(&format!("{node}@{authority}"))?,
@@ -325,6 +340,8 @@ impl Cluster {
             self.clock,
         )?;
         parts.grains = Some(grains.clone());
+        pubsub.open(&remote, &grains)?;
+        parts.pubsub = Some(pubsub.clone());
         let membership = match &own {
             Some(own) => {
                 remote.open(&own.to_string());
@@ -348,7 +365,8 @@ impl Cluster {
         parts.membership = Some(membership.clone());
         let (hint, hints) = mpsc::channel(HINTS_MAX);
         parts.presence = Some(self.start_presence(own, authority, wiring, hint).await?);
-        let follower = Follower { remote, membership, gossiper: parts.gossiper.clone(), grains, node };
+        let follower =
+            Follower { remote, membership, gossiper: parts.gossiper.clone(), grains, pubsub, node };
         parts.follower = Some(tokio::spawn(follower.run(followed, hints)));
         Ok(())
     }
@@ -367,7 +385,20 @@ impl Cluster {
     }
 
     fn kind_names(&self) -> Vec<String> {
-        self.config.kinds.iter().map(|kind| kind.name().to_owned()).collect()
+        let topics = (!self.hosts_own_topics()).then_some(names::KIND_TOPIC);
+        let kinds = self.config.kinds.iter().map(GrainKind::name).chain(topics);
+        kinds.map(str::to_owned).collect()
+    }
+
+    /// Whether the application brings a kind for topics.
+    fn hosts_own_topics(&self) -> bool {
+        self.config.kinds.iter().any(|kind| kind.name() == names::KIND_TOPIC)
+    }
+
+    fn make_pubsub(&self) -> PubSub {
+        let mut config = self.config.pubsub.clone();
+        config.topic.placement = self.config.grains.activation.placement;
+        PubSub::new(config, self.stream.clone(), self.clock)
     }
 
     async fn start_presence(
@@ -408,6 +439,9 @@ impl Cluster {
     async fn stop_parts(&mut self, graceful: bool) -> Option<MembershipExit> {
         let parts = self.parts.take()?;
         let mut exit = None;
+        if let Some(pubsub) = &parts.pubsub {
+            pubsub.retire();
+        }
         if graceful && let Some(grains) = &parts.grains {
             grains.drain(self.config.shutdown_patience).await;
         }
@@ -436,6 +470,9 @@ impl Cluster {
             drop(follower.await);
         }
         drop(parts.gossiper);
+        if let Some(pubsub) = &parts.pubsub {
+            pubsub.stop();
+        }
         if let Some(grains) = &parts.grains {
             grains.stop();
         }
@@ -478,6 +515,9 @@ impl Drop for Cluster {
             if let Some(actor) = &parts.gossip_actor {
                 parts.remote.unregister(actor);
             }
+            if let Some(pubsub) = &parts.pubsub {
+                pubsub.stop();
+            }
             if let Some(grains) = &parts.grains {
                 grains.stop();
             }
@@ -499,6 +539,7 @@ impl fmt::Debug for Cluster {
 struct Parts {
     remote: Remote,
     grains: Option<Grains>,
+    pubsub: Option<PubSub>,
     gossip_actor: Option<String>,
     gossiper: Option<TokioGossiper>,
     membership: Option<MembershipHandle>,
@@ -511,6 +552,7 @@ impl Parts {
         Self {
             remote,
             grains: None,
+            pubsub: None,
             gossip_actor: None,
             gossiper: None,
             membership: None,
@@ -531,6 +573,7 @@ struct Follower {
     membership: MembershipHandle,
     gossiper: Option<TokioGossiper>,
     grains: Grains,
+    pubsub: PubSub,
     node: NodeId,
 }
 
@@ -559,6 +602,9 @@ impl Follower {
     fn follow(&self, event: &ClusterEvent) {
         match event {
             ClusterEvent::RosterUpdated { update, .. } => self.follow_roster(update),
+            ClusterEvent::MemberStatusChanged { authority, to, .. } => {
+                self.pubsub.handle_reachability(authority, *to != NodeStatus::Suspect);
+            }
             ClusterEvent::SelfRejoining { current, .. } => {
                 self.remote.open(&current.to_string());
                 self.grains.handle_rejoin(GossipMemberId::from(current));
@@ -575,6 +621,7 @@ impl Follower {
 
     fn follow_roster(&self, update: &RosterUpdate) {
         self.grains.handle_roster(update);
+        self.pubsub.handle_roster(update);
         for gone in &update.left {
             if !update.members.iter().any(|member| member.authority == gone.authority) {
                 self.remote.depart(&gone.authority);

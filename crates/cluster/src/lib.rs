@@ -52,6 +52,7 @@ pub mod incarnation;
 pub mod membership;
 pub mod metrics;
 pub mod provider;
+pub mod pubsub;
 pub mod remote;
 pub mod roster;
 #[cfg(test)]
@@ -76,6 +77,7 @@ pub use membership::{
 };
 pub use metrics::{ClusterMetrics, MetricsError};
 pub use provider::{ClusterProvider, ClusterProviderError, LocalClusterConfig, LocalClusterProvider};
+pub use pubsub::{PubSub, PubSubConfig, PubSubConfigError, PubSubError};
 pub use roster::{RosterTask, RosterWiring, SynodPeerListener};
 pub use transport::{
     AttachError, GossipTransport, GossipTransportError, InMemoryNetwork, InMemoryNetworkConfigError,

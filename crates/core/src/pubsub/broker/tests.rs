@@ -106,7 +106,11 @@ fn unacknowledged_messages_are_sent_again_with_growing_pauses() {
     assert_eq!(broker.counts().redelivered, 1);
     // An old report changes nothing; no report at all is a failure too.
     assert!(broker.handle_report(first, &[], at(111)).deliveries.is_empty());
-    drop(broker.handle_report(out.deliveries[0].id, &[(actor("a:1/y"), DeliveryStatus::OtherError)], at(120)));
+    drop(broker.handle_report(
+        out.deliveries[0].id,
+        &[(actor("a:1/y"), DeliveryStatus::OtherError)],
+        at(120),
+    ));
     assert!(broker.poll(at(319)).deliveries.is_empty(), "the pause has doubled");
     let again = broker.poll(at(320));
     assert_eq!(sent(&again), [("a", 1, &[1, 2][..])]);
