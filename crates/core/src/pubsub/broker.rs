@@ -220,9 +220,12 @@ impl<P: Clone> PubSubBroker<P> {
         let before = mem::replace(&mut self.members, members.to_vec());
         self.has_roster = true;
         let is_member = |authority: &Authority| members.iter().any(|member| member.authority == *authority);
-        self.suspects.retain(is_member);
-        for old in before.iter().filter(|old| !is_member(&old.authority)) {
-            self.leave_node(&old.authority, now);
+        let suspects = mem::take(&mut self.suspects);
+        let (still, left): (BTreeSet<_>, BTreeSet<_>) = suspects.into_iter().partition(is_member);
+        self.suspects = still;
+        let lost = before.into_iter().map(|old| old.authority).filter(|authority| !is_member(authority));
+        for authority in lost.chain(left) {
+            self.leave_node(&authority, now);
         }
         let back: Vec<_> = self.gone.iter().filter(|authority| is_member(authority)).cloned().collect();
         for authority in back {
