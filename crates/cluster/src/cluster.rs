@@ -9,6 +9,7 @@
 //! stream says why. Peers are found through seeds (synod nodes), or through a list of health addresses, which is how
 //! protoactor-go nodes take part.
 
+mod follower;
 mod road;
 
 pub use road::{RemoteGossipCarrier, RemoteGossipTransport};
@@ -19,11 +20,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use synod_core::gossip::{
-    ConsensusChecker, ExtractError, GossipKey, GossipMemberId, GossipValue, GossiperEvent,
-};
+use synod_core::gossip::{ConsensusChecker, ExtractError, GossipKey, GossipMemberId, GossipValue};
 use synod_core::membership::{ClusterEvent, Member, MembershipCoordinatorConfig};
-use synod_core::roster::{Roster, RosterConfig, RosterMember, RosterUpdate};
+use synod_core::roster::{Roster, RosterConfig, RosterMember};
 use synod_core::{Authority, MemberId, NodeId};
 use synod_wire::cluster::{ClusterTopology, Member as WireMember};
 use synod_wire::{names, payload};
@@ -34,7 +33,7 @@ use crate::api::{ApiServer, ApiSources};
 use crate::automanaged::{AutomanagedConfig, AutomanagedProvider};
 use crate::clock::MonotonicClock;
 use crate::core::{AlreadyStarted, ClusterCore, ClusterMode};
-use crate::event_stream::{Delivery, EventStream, EventStreamConfig, Subscription};
+use crate::event_stream::{EventStream, EventStreamConfig};
 use crate::extension::ClusterExtension;
 use crate::gossiper::{Gossiper, GossiperError, TokioGossiper, TokioGossiperConfig};
 use crate::grains::{GrainKind, GrainRef, GrainService, Grains, GrainsConfig};
@@ -42,8 +41,10 @@ use crate::incarnation::{IncarnationStore, MemoryIncarnationStore};
 use crate::membership::{MembershipDriver, MembershipExit, MembershipHandle, MembershipTask};
 use crate::metrics::{ClusterMetrics, MetricsError};
 use crate::provider::{ClusterProvider, ClusterProviderError};
+use crate::pubsub::{PubSub, PubSubConfig};
 use crate::remote::{Remote, RemoteConfig};
 use crate::roster::{KINDS_KEY, RosterTask, RosterWiring};
+use follower::Follower;
 use road::GossipLetters;
 
 /// How a node finds the others.
@@ -72,6 +73,8 @@ pub struct ClusterConfig {
     pub kinds: Vec<GrainKind>,
     /// How grains are placed, hosted and called.
     pub grains: GrainsConfig,
+    /// How topics and their subscribers behave. Grains that subscribe are placed as `grains` says.
+    pub pubsub: PubSubConfig,
     /// Bounds of the event stream.
     pub events: EventStreamConfig,
     /// Where the node answers questions about itself over HTTP, see [`api`](crate::api). Nothing there is authenticated.
@@ -100,6 +103,7 @@ impl ClusterConfig {
             discovery: Discovery::Seeds,
             kinds: Vec::new(),
             grains: GrainsConfig::default(),
+            pubsub: PubSubConfig::default(),
             events: EventStreamConfig::default(),
             api: None,
             metrics_enabled: true,
@@ -118,6 +122,7 @@ impl ClusterConfig {
         self.membership.validate()?;
         self.gossip.validate().map_err(GossiperError::from)?;
         self.grains.validate().map_err(|error| ClusterProviderError::Grains(error.into()))?;
+        self.pubsub.validate()?;
         if let Discovery::Automanaged(automanaged) = &self.discovery {
             automanaged.validate().map_err(|error| ClusterProviderError::Automanaged(error.into()))?;
         }
@@ -213,6 +218,12 @@ impl Cluster {
     #[must_use]
     pub fn api_address(&self) -> Option<SocketAddr> {
         self.parts.as_ref()?.api.as_ref().map(ApiServer::address)
+    }
+
+    /// The topics of the cluster; `None` while it is stopped.
+    #[must_use]
+    pub fn pubsub(&self) -> Option<&PubSub> {
+        self.parts.as_ref()?.pubsub.as_ref()
     }
 
     /// The membership of the node; `None` while it is stopped.
@@ -331,7 +342,11 @@ impl Cluster {
                 None
             }
         };
-        let kinds = if own.is_some() { self.config.kinds.clone() } else { Vec::new() };
+        let pubsub = self.make_pubsub();
+        let mut kinds = if own.is_some() { self.config.kinds.clone() } else { Vec::new() };
+        if own.is_some() && !self.hosts_own_topics() {
+            kinds.push(pubsub.kind());
+        }
         let grains_id = match &own {
             Some(own) => GossipMemberId::from(own),
             None => GossipMemberId::new(&format!("{node}@{authority}"))?,
@@ -345,6 +360,8 @@ impl Cluster {
             self.clock,
         )?;
         parts.grains = Some(grains.clone());
+        pubsub.open(&remote, &grains)?;
+        parts.pubsub = Some(pubsub.clone());
         let membership = match &own {
             Some(own) => {
                 remote.open(&own.to_string());
@@ -377,7 +394,7 @@ impl Cluster {
             gossiper: gossiper.clone(),
             grains: grains.clone(),
         };
-        let follower = Follower { remote, membership, gossiper, grains, node };
+        let follower = Follower { remote, membership, gossiper, grains, pubsub, node };
         parts.follower = Some(tokio::spawn(follower.run(followed, hints)));
         if let Some(listen) = self.config.api {
             parts.api = Some(ApiServer::start(listen, sources).await?);
@@ -399,7 +416,20 @@ impl Cluster {
     }
 
     fn kind_names(&self) -> Vec<String> {
-        self.config.kinds.iter().map(|kind| kind.name().to_owned()).collect()
+        let topics = (!self.hosts_own_topics()).then_some(names::KIND_TOPIC);
+        let kinds = self.config.kinds.iter().map(GrainKind::name).chain(topics);
+        kinds.map(str::to_owned).collect()
+    }
+
+    /// Whether the application brings a kind for topics.
+    fn hosts_own_topics(&self) -> bool {
+        self.config.kinds.iter().any(|kind| kind.name() == names::KIND_TOPIC)
+    }
+
+    fn make_pubsub(&self) -> PubSub {
+        let mut config = self.config.pubsub.clone();
+        config.topic.placement = self.config.grains.activation.placement;
+        PubSub::new(config, self.stream.clone(), self.clock)
     }
 
     async fn start_presence(
@@ -443,6 +473,9 @@ impl Cluster {
         if let Some(api) = &parts.api {
             api.say_leaving();
         }
+        if let Some(pubsub) = &parts.pubsub {
+            pubsub.retire();
+        }
         if graceful && let Some(grains) = &parts.grains {
             grains.drain(self.config.shutdown_patience).await;
         }
@@ -474,6 +507,9 @@ impl Cluster {
             drop(follower.await);
         }
         drop(parts.gossiper);
+        if let Some(pubsub) = &parts.pubsub {
+            pubsub.stop();
+        }
         if let Some(grains) = &parts.grains {
             grains.stop();
         }
@@ -516,6 +552,9 @@ impl Drop for Cluster {
             if let Some(actor) = &parts.gossip_actor {
                 parts.remote.unregister(actor);
             }
+            if let Some(pubsub) = &parts.pubsub {
+                pubsub.stop();
+            }
             if let Some(grains) = &parts.grains {
                 grains.stop();
             }
@@ -537,6 +576,7 @@ impl fmt::Debug for Cluster {
 struct Parts {
     remote: Remote,
     grains: Option<Grains>,
+    pubsub: Option<PubSub>,
     gossip_actor: Option<String>,
     gossiper: Option<TokioGossiper>,
     membership: Option<MembershipHandle>,
@@ -550,6 +590,7 @@ impl Parts {
         Self {
             remote,
             grains: None,
+            pubsub: None,
             gossip_actor: None,
             gossiper: None,
             membership: None,
@@ -563,93 +604,6 @@ impl Parts {
 enum Presence {
     Seeds(RosterTask),
     Automanaged(AutomanagedProvider),
-}
-
-/// Carries what one part learns to the others.
-struct Follower {
-    remote: Remote,
-    membership: MembershipHandle,
-    gossiper: Option<TokioGossiper>,
-    grains: Grains,
-    node: NodeId,
-}
-
-impl Follower {
-    async fn run(self, mut events: Subscription, mut hints: mpsc::Receiver<(MemberId, Authority)>) {
-        loop {
-            tokio::select! {
-                delivery = events.recv() => match delivery {
-                    None => return,
-                    Some(Delivery::Event(event)) => self.follow(&event),
-                    // Every roster carries all members; what was missed between two of them is made up by the next.
-                    Some(Delivery::Missed(events)) => tracing::warn!(events, "cluster events were missed"),
-                },
-                Some((member, authority)) = hints.recv() => {
-                    if member.node == self.node {
-                        continue;
-                    }
-                    if let Err(error) = self.membership.join(member.clone(), authority).await {
-                        tracing::debug!(%member, %error, "a node that answered a poll was not let in");
-                    }
-                }
-            }
-        }
-    }
-
-    fn follow(&self, event: &ClusterEvent) {
-        match event {
-            ClusterEvent::RosterUpdated { update, .. } => self.follow_roster(update),
-            ClusterEvent::SelfRejoining { current, .. } => {
-                self.remote.open(&current.to_string());
-                self.grains.handle_rejoin(GossipMemberId::from(current));
-            }
-            ClusterEvent::Gossiper { event: GossiperEvent::Blocked { .. }, .. } => {
-                if let Some(gossiper) = &self.gossiper {
-                    let blocked = gossiper.blocked_members();
-                    self.remote.set_blocked(blocked.keys().map(ToString::to_string).collect());
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn follow_roster(&self, update: &RosterUpdate) {
-        self.grains.handle_roster(update);
-        for gone in &update.left {
-            if !update.members.iter().any(|member| member.authority == gone.authority) {
-                self.remote.depart(&gone.authority);
-            }
-        }
-        let Some(gossiper) = &self.gossiper else { return };
-        match topology_value(update) {
-            // A gossiper that is stopping has nobody to tell any more.
-            Some(value) => drop(gossiper.set_state(topology_key(), value)),
-            None => tracing::error!("the topology is too large to be told"),
-        }
-    }
-}
-
-/// The members as a Go node tells them.
-fn topology_value(update: &RosterUpdate) -> Option<GossipValue> {
-    let members = |list: &[RosterMember]| list.iter().map(wire_member).collect();
-    let topology = ClusterTopology {
-        topology_hash: update.hash,
-        members: members(&update.members),
-        joined: members(&update.joined),
-        left: members(&update.left),
-        blocked: Vec::new(),
-    };
-    let any = payload::encode_any(&topology).ok()?;
-    GossipValue::new(&any.type_url, &any.value).ok()
-}
-
-fn wire_member(member: &RosterMember) -> WireMember {
-    WireMember {
-        host: member.authority.host().to_owned(),
-        port: i32::from(member.authority.port()),
-        id: member.id.to_string(),
-        kinds: member.kinds.clone(),
-    }
 }
 
 fn topology_key() -> GossipKey {

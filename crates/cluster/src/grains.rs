@@ -56,7 +56,8 @@ use crate::gossiper::ActorStatisticsSource;
 use crate::lock;
 use crate::remote::{Lane, Message, Pid, RegisterError, Remote};
 use caller::Step;
-use host::{Activator, Announcements, GrainActor, Relocation, actor_pid, remote_pid};
+use host::{Activator, Announcements, GrainActor, Relocation};
+pub(crate) use host::{actor_pid, remote_pid};
 
 /// Settings of the grains of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -264,7 +265,7 @@ impl Grains {
         lock(&self.inner.registry).counts().map(|(kind, count)| (kind.to_owned(), count)).collect()
     }
 
-    pub(in crate::grains) fn remote(&self) -> &Remote {
+    pub(crate) fn remote(&self) -> &Remote {
         &self.inner.remote
     }
 

@@ -54,6 +54,7 @@ pub mod incarnation;
 pub mod membership;
 pub mod metrics;
 pub mod provider;
+pub mod pubsub;
 pub mod quickstart;
 pub mod remote;
 pub mod roster;
@@ -80,6 +81,7 @@ pub use membership::{
 };
 pub use metrics::{ClusterMetrics, MetricsError};
 pub use provider::{ClusterProvider, ClusterProviderError, LocalClusterConfig, LocalClusterProvider};
+pub use pubsub::{PubSub, PubSubConfig, PubSubConfigError, PubSubError};
 pub use quickstart::{QuickstartBootstrap, QuickstartReport, QuickstartSettings, QuickstartStep};
 pub use roster::{RosterTask, RosterWiring, SynodPeerListener};
 /// # Example

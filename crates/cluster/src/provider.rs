@@ -34,6 +34,7 @@ use crate::membership::{
     MembershipTask, QuarantineListener,
 };
 use crate::metrics::{ClusterMetrics, MetricsError};
+use crate::pubsub::PubSubConfigError;
 use crate::remote::{RegisterError, RemoteStartError};
 use crate::transport::{AttachError, InMemoryNetwork};
 
@@ -363,6 +364,9 @@ pub enum ClusterProviderError {
     /// The node is not started.
     #[error("the node is not started; nothing was changed")]
     NotStarted,
+    /// A setting of publish and subscribe is out of range. Nothing was started.
+    #[error(transparent)]
+    PubSub(#[from] PubSubConfigError),
     /// A part of the node found its name taken. What had started before was stopped again.
     #[error(transparent)]
     Register(#[from] RegisterError),

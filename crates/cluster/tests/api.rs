@@ -128,7 +128,7 @@ async fn the_numbers_are_what_prometheus_reads() {
     let (node, address) = start(config()).await;
     ready(address).await;
     for _ in 0..3 {
-        let grain = node.grain("Echo", "one").expect("running").with_timeout(PATIENCE);
+        let grain = node.grain_ref("Echo", "one").expect("running").with_timeout(PATIENCE);
         grain.call::<String>(0, &"hello".to_owned()).await.expect("an answer");
     }
     let (status, text) = get(address, "/metrics").await;

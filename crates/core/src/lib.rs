@@ -7,7 +7,7 @@
 //!
 //! [`membership`] decides who is in the cluster; [`gossip`] spreads what each member says about itself; [`roster`] lists
 //! everyone there is to talk to, members of another runtime included; [`grains`] decides where actors live that are called
-//! by name.
+//! by name; [`pubsub`] decides who hears what is said to a topic.
 //!
 //! The crate is `no_std` + `alloc`: it cannot open a socket, read a clock or start a thread.
 
@@ -23,6 +23,7 @@ pub mod id;
 pub mod membership;
 mod murmur;
 pub mod outbound;
+pub mod pubsub;
 pub mod remote;
 pub mod roster;
 pub mod time;

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::error::GrainError;
 use super::{GrainRef, GrainService, Grains};
-use crate::remote::{Message, Pid};
+use crate::remote::{Message, Pid, SendError};
 
 /// The behaviour of one kind of grains. One call at a time; state needs no lock.
 pub trait Grain: Send + 'static {
@@ -44,7 +44,8 @@ pub trait Grain: Send + 'static {
         std::future::ready(None)
     }
 
-    /// A message that is no call, such as one that was published to a topic.
+    /// A message that is no call, such as one that was published to a topic. Whoever waits for an answer gets it through
+    /// [`GrainContext::respond`].
     fn receive(&mut self, _context: &mut GrainContext, _message: Message) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
@@ -110,6 +111,18 @@ impl GrainContext {
     #[must_use]
     pub const fn sender(&self) -> Option<&Pid> {
         self.sender.as_ref()
+    }
+
+    /// Answers the message at hand, if it is no call: those are answered with what [`Grain::call`] returns. Nothing
+    /// happens when nobody wants an answer.
+    ///
+    /// # Errors
+    /// The answer was not taken for delivery.
+    pub fn respond(&self, answer: Message) -> Result<(), SendError> {
+        match &self.sender {
+            Some(sender) => self.grains.remote().send(sender, answer),
+            None => Ok(()),
+        }
     }
 
     /// What travels beside the call.

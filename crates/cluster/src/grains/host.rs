@@ -277,12 +277,12 @@ impl Actor for GrainActor {
 }
 
 /// The PID as machines have it.
-pub(super) fn actor_pid(pid: &Pid) -> Option<ActorPid> {
+pub(crate) fn actor_pid(pid: &Pid) -> Option<ActorPid> {
     ActorPid::new(pid.address().parse().ok()?, pid.id()).ok()
 }
 
 /// The PID as messages have it.
-pub(super) fn remote_pid(pid: &ActorPid) -> Pid {
+pub(crate) fn remote_pid(pid: &ActorPid) -> Pid {
     Pid::new(pid.authority().as_str(), pid.id())
 }
 

@@ -401,12 +401,12 @@ async fn call_until_answered(cluster: &QuickstartBootstrap, identities: &[String
 }
 
 async fn add(caller: &Cluster, identity: &str, patience: Duration) -> Result<u64, String> {
-    let grain = caller.grain(COUNTER_KIND, identity).map_err(text)?.with_timeout(patience);
+    let grain = caller.grain_ref(COUNTER_KIND, identity).map_err(text)?.with_timeout(patience);
     grain.call(COUNTER_ADD, &1_u64).await.map_err(text)
 }
 
 async fn host_of(caller: &Cluster, identity: &str) -> Result<String, String> {
-    let grain = caller.grain(COUNTER_KIND, identity).map_err(text)?.with_timeout(CALL_PATIENCE);
+    let grain = caller.grain_ref(COUNTER_KIND, identity).map_err(text)?.with_timeout(CALL_PATIENCE);
     grain.call(COUNTER_WHERE, &()).await.map_err(text)
 }
 

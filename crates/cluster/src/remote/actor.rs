@@ -14,12 +14,15 @@ use std::task::Poll;
 
 use synod_core::outbound::DeadLetterReason;
 use synod_wire::actor::{PoisonPill, Terminated, TerminatedReason, Touch, Touched};
+use synod_wire::cluster::{PubSubAutoRespondBatchTransport, PublishResponse, PublishStatus};
+use synod_wire::payload;
 
 use super::mailbox::Mailbox;
 use super::message::Message;
 use super::pid::Pid;
 use super::process::{Letter, SystemMessage};
 use super::{Remote, SendError};
+use crate::pubsub::unpack;
 
 /// Behaviour with a mailbox.
 pub trait Actor: Send + 'static {
@@ -189,6 +192,13 @@ async fn live<A: Actor>(
         if message.is::<PoisonPill>() {
             return;
         }
+        if message.is::<PubSubAutoRespondBatchTransport>() {
+            receive_published(actor, context, message).await;
+            if context.stopping {
+                return;
+            }
+            continue;
+        }
         context.sender.clone_from(&message.sender);
         let touched = message.is::<Touch>() && message.sender.is_some();
         actor.receive(context, message).await;
@@ -201,6 +211,28 @@ async fn live<A: Actor>(
             return;
         }
     }
+}
+
+/// Takes published messages one by one, and tells whoever delivered them once all are taken.
+async fn receive_published<A: Actor>(actor: &mut A, context: &mut ActorContext, batch: Message) {
+    let published: PubSubAutoRespondBatchTransport = match payload::decode(batch.payload.clone()) {
+        Ok(published) => published,
+        Err(error) => {
+            let peer = batch.sender.as_ref().map_or("a peer", |sender| sender.address());
+            return context.remote.refuse_message(peer, &error.to_string());
+        }
+    };
+    for message in unpack(&published.type_names, published.envelopes) {
+        if context.stopping {
+            // An actor that ends half way does not have the batch.
+            return context.remote.bury(&context.own, &batch, &DeadLetterReason::NoSuchActor);
+        }
+        context.sender = None;
+        actor.receive(context, message).await;
+    }
+    context.sender = batch.sender;
+    // Whoever delivered may be gone; that became a dead letter already.
+    drop(context.respond(Message::new(&PublishResponse { status: PublishStatus::Ok.into() })));
 }
 
 /// The end of a watched actor, as it travels.

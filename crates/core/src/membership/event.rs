@@ -10,6 +10,7 @@ use super::topology::{TopologyApplyError, TopologyUpdate};
 use crate::gossip::{GossipUpdate, GossiperEvent};
 use crate::grains::GrainEvent;
 use crate::id::{Authority, MemberId};
+use crate::pubsub::PubSubEvent;
 use crate::remote::RemoteEvent;
 use crate::roster::RosterUpdate;
 use crate::time::TimerInstant;
@@ -73,6 +74,13 @@ pub enum ClusterEvent {
     Membership {
         /// What happened.
         event: MembershipEvent,
+        /// When.
+        observed_at: TimerInstant,
+    },
+    /// Something happened to a topic of this node.
+    PubSub {
+        /// What happened.
+        event: PubSubEvent,
         /// When.
         observed_at: TimerInstant,
     },
@@ -178,6 +186,7 @@ impl ClusterEvent {
             | Self::MemberQuarantined { observed_at, .. }
             | Self::MemberStatusChanged { observed_at, .. }
             | Self::Membership { observed_at, .. }
+            | Self::PubSub { observed_at, .. }
             | Self::QuarantineLifted { observed_at, .. }
             | Self::QuorumLost { observed_at, .. }
             | Self::QuorumRegained { observed_at }
