@@ -132,8 +132,8 @@ impl QuickstartBootstrap {
         let name = node.name.parse().map_err(|_| QuickstartError::Name(node.name.clone()))?;
         let remote = RemoteConfig::new(SocketAddr::new(self.host, node.port));
         let mut config = ClusterConfig::new(name, remote);
-        config.membership = demo_membership();
-        config.gossip = demo_gossip();
+        config.membership = demo_membership(self.nodes.len());
+        config.gossip = demo_gossip(self.nodes.len());
         let host = node.name.clone();
         config.kinds.push(GrainKind::new(COUNTER_KIND, move |_| Counter::new(&host)));
         Ok(config)
@@ -161,9 +161,10 @@ pub enum QuickstartError {
     Name(String),
 }
 
-/// Timers for people who watch: the loss of a node is noticed in two or three seconds.
+/// Timers for people who watch: the loss of a node is noticed in two or three seconds. Many nodes of one
+/// process speak less often, because they share its processors.
 #[must_use]
-pub fn demo_membership() -> MembershipCoordinatorConfig {
+pub fn demo_membership(nodes: usize) -> MembershipCoordinatorConfig {
     MembershipCoordinatorConfig {
         phi: PhiConfig {
             acceptable_pause: Duration::from_secs(1),
@@ -175,18 +176,18 @@ pub fn demo_membership() -> MembershipCoordinatorConfig {
         heartbeat_interval: Duration::from_millis(100),
         suspect_timeout: Duration::from_secs(1),
         leave_timeout: Duration::from_secs(1),
-        gossip_interval: Duration::from_millis(50),
+        gossip_interval: Duration::from_millis(15 * nodes.clamp(4, 14) as u64),
         topology_emit_interval: Duration::from_millis(100),
         reconnect_interval: Duration::from_secs(1),
         ..MembershipCoordinatorConfig::default()
     }
 }
 
-/// Gossip for people who watch: news is told ten times a second.
+/// Gossip for people who watch: a few nodes tell news ten times a second, many less often.
 #[must_use]
-pub fn demo_gossip() -> TokioGossiperConfig {
+pub fn demo_gossip(nodes: usize) -> TokioGossiperConfig {
     let mut config = TokioGossiperConfig::default();
-    config.gossip.gossip_interval = Duration::from_millis(100);
+    config.gossip.gossip_interval = Duration::from_millis(30 * nodes.clamp(3, 16) as u64);
     config.flush_timeout = Duration::from_secs(1);
     config
 }
