@@ -1,4 +1,4 @@
-// Dialect B: batches name their receivers by actor id. This is the newest version that the module mirror serves by
+// Dialect B: batches name their receivers by actor id. This is the newest version found that the mirror serves by
 // name; the head of upstream's branch `dev` and its later commits are not to be had there.
 module synod/interop
 
