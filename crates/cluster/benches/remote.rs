@@ -7,49 +7,22 @@
 //! runs alternate, so that a busy machine slows both; the ratio is between the medians. Without Go on this machine only
 //! the numbers of this side are printed.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::io::{BufRead, BufReader, Write};
+#[path = "support/processes.rs"]
+mod processes;
+
+use std::io::Write;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use processes::{ALLOCATIONS, Failure, Server, build_go};
 use serde::Deserialize;
 use synod_cluster::remote::{Actor, ActorContext, Message, Pid, Remote, RemoteConfig};
 use synod_cluster::{EventStream, MonotonicClock};
 use tokio::sync::mpsc;
-
-/// Counts allocations, as Go's runtime does by itself.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: everything is passed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `realloc`.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -133,7 +106,7 @@ struct Figures {
 /// Runs both sides, alternating, and prints a table.
 fn compare(load: &Load) -> Result<(), Failure> {
     let own = std::env::current_exe()?;
-    let go = build_go()?;
+    let go = build_go("bench")?;
     let mut table = vec![
         "mode   side   messages/s (median)   ratio   bytes out/in per message   allocations driver/server"
             .to_owned(),
@@ -203,58 +176,6 @@ fn run_pair(
         return Err(format!("the driver {} failed: {}", program.display(), output.status).into());
     }
     Ok(serde_json::from_slice(&output.stdout)?)
-}
-
-/// A server that ends with this value, because its standard input does.
-struct Server {
-    process: Child,
-    address: String,
-    _output: BufReader<ChildStdout>,
-}
-
-impl Server {
-    fn start(program: &Path, arguments: &[&str]) -> Result<Self, Failure> {
-        let mut process = Command::new(program)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let mut output = BufReader::new(process.stdout.take().ok_or("no output")?);
-        let mut line = String::new();
-        output.read_line(&mut line)?;
-        let ready: serde_json::Value = serde_json::from_str(&line)?;
-        let address = ready["address"].as_str().ok_or("the server did not say where it is")?.to_owned();
-        Ok(Self { process, address, _output: output })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.process.stdin.take());
-        self.process.kill().ok();
-        self.process.wait().ok();
-    }
-}
-
-/// Builds the Go side, if there is Go.
-fn build_go() -> Result<Option<PathBuf>, Failure> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../interop/go");
-    if Command::new("go").arg("version").stdout(Stdio::null()).status().is_err() {
-        writeln!(std::io::stderr(), "Go is not installed: there is nothing to compare with")?;
-        return Ok(None);
-    }
-    let program = std::env::temp_dir().join(format!("synod-go-bench-{}", std::process::id()));
-    let built = Command::new("go")
-        .args(["build", "-mod=readonly", "-o"])
-        .arg(&program)
-        .arg("./cmd/bench")
-        .current_dir(source)
-        .status()?;
-    if !built.success() {
-        return Err("the Go side could not be built".into());
-    }
-    Ok(Some(program))
 }
 
 async fn start() -> Result<Remote, Failure> {
