@@ -263,6 +263,9 @@ async fn serve() -> Result<(), Failure> {
 
 async fn drive(load: &Load, is_host: bool) -> Result<(), Failure> {
     let node = join((!is_host).then_some(load.to.as_str()), is_host, 0).await?;
+    while !node.roster().iter().any(|member| member.kinds.iter().any(|kind| kind == "Bench")) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     // Everybody once, so that the grains run, and as often again as it takes to be warm.
     calling(&node, load, (load.calls / 10).max(load.concurrency)).await?;
     let before = ALLOCATIONS.load(Ordering::Relaxed);
@@ -350,5 +353,4 @@ fn resident() -> Result<usize, Failure> {
 }
 
 const CALLERS: usize = 64;
-/// Joining takes a moment, and the first calls wait for it.
 const PATIENCE: Duration = Duration::from_secs(60);

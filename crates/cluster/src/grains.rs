@@ -16,6 +16,7 @@
 //! below: calls by position, and bytes.
 
 mod caller;
+mod calls;
 mod error;
 mod grain;
 mod host;
@@ -32,22 +33,23 @@ pub use synod_core::grains::{ClusterIdentity, GrainSnapshot, IdentityError, Retr
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use synod_core::gossip::GossipMemberId;
 use synod_core::grains::{
     ActivationCommand, ActivationConfig, ActivationConfigError, ActivationId, ActivationOutcome,
-    ActivationRefusal, ActorPid, AttemptFailure, CallCounts, CorrelationId, GrainEvent, GrainRpcRouter,
-    LatencyHistogram, PidCache, PidCacheConfig, PidCacheConfigError, PidCacheCounts, RelocationRecord,
-    RouterCommand, RouterConfig, RouterConfigError, RouterOutcome, VirtualActorRegistry,
+    ActivationRefusal, ActorPid, AttemptFailure, CallCounts, CorrelationId, GrainEvent, LatencyHistogram,
+    PidCache, PidCacheConfig, PidCacheConfigError, PidCacheCounts, RelocationRecord, RouterCommand,
+    RouterConfig, RouterConfigError, RouterOutcome, VirtualActorRegistry,
 };
 use synod_core::membership::ClusterEvent;
 use synod_core::roster::{RosterMember, RosterUpdate};
 use synod_core::time::TimerInstant;
 use synod_wire::cluster::{self as wire, ActivationResponse, ActivationTerminated};
 use synod_wire::names;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::clock::MonotonicClock;
@@ -55,7 +57,7 @@ use crate::event_stream::EventStream;
 use crate::gossiper::ActorStatisticsSource;
 use crate::lock;
 use crate::remote::{Lane, Message, Pid, RegisterError, Remote};
-use caller::Step;
+use calls::Calls;
 use host::{Activator, Announcements, GrainActor, Relocation};
 pub(crate) use host::{actor_pid, remote_pid};
 
@@ -110,12 +112,15 @@ struct Inner {
     config: GrainsConfig,
     kinds: HashMap<String, GrainKind>,
     registry: Mutex<VirtualActorRegistry<Asker>>,
-    router: Mutex<GrainRpcRouter>,
+    calls: Calls,
+    /// What travels beside calls that have this many milliseconds left; most have the same.
+    deadline_headers: RwLock<Option<(u64, Headers)>>,
     cache: Mutex<PidCache>,
     members: RwLock<Arc<[RosterMember]>>,
-    calls: Mutex<HashMap<CorrelationId, mpsc::UnboundedSender<Step>>>,
-    /// When each machine wants to be polled: registry, router, cache.
-    wake_at: Mutex<[Option<TimerInstant>; 3]>,
+    /// When registry and cache want to be polled.
+    wake_at: Mutex<[Option<TimerInstant>; 2]>,
+    /// When the calls want to be polled at the latest, in nanoseconds.
+    calls_wake_at: AtomicU64,
     timer: Notify,
     drained: watch::Sender<bool>,
     tick: Mutex<Option<JoinHandle<()>>>,
@@ -151,7 +156,7 @@ impl Grains {
         let registry = VirtualActorRegistry::new(own, kind_configs, config.activation.clone())
             .map_err(GrainsConfigError::from)?;
         let seed = RandomState::new().hash_one(());
-        let router = GrainRpcRouter::new(config.router.clone(), seed).map_err(GrainsConfigError::from)?;
+        let calls = Calls::new(&config.router, seed).map_err(GrainsConfigError::from)?;
         let cache = PidCache::new(config.cache.clone()).map_err(GrainsConfigError::from)?;
         let grains = Self {
             inner: Arc::new(Inner {
@@ -161,11 +166,12 @@ impl Grains {
                 config,
                 kinds: kinds.into_iter().map(|kind| (kind.name().to_owned(), kind)).collect(),
                 registry: Mutex::new(registry),
-                router: Mutex::new(router),
+                calls,
+                deadline_headers: RwLock::default(),
                 cache: Mutex::new(cache),
                 members: RwLock::new(Arc::from([])),
-                calls: Mutex::default(),
                 wake_at: Mutex::default(),
+                calls_wake_at: AtomicU64::new(u64::MAX),
                 timer: Notify::new(),
                 drained: watch::Sender::new(false),
                 tick: Mutex::default(),
@@ -215,7 +221,7 @@ impl Grains {
         if let Some(ticking) = lock(&self.inner.tick).take() {
             ticking.abort();
         }
-        lock(&self.inner.calls).clear();
+        self.inner.calls.stop();
     }
 
     /// The members are these now.
@@ -230,8 +236,11 @@ impl Grains {
         for gone in &update.left {
             if !members.iter().any(|member| member.authority == gone.authority) {
                 let now = self.inner.clock.now();
-                let outcome = lock(&self.inner.router).handle_peer_gone(&gone.authority, now);
-                self.perform_calls(outcome);
+                for outcome in
+                    self.inner.calls.decide_all(|router| router.handle_peer_gone(&gone.authority, now))
+                {
+                    self.perform_calls(outcome);
+                }
             }
         }
     }
@@ -244,13 +253,13 @@ impl Grains {
     /// How calls of this node have fared.
     #[must_use]
     pub fn call_counts(&self) -> CallCounts {
-        lock(&self.inner.router).counts()
+        self.inner.calls.counts()
     }
 
     /// How long answered calls of this node took.
     #[must_use]
     pub fn latencies(&self) -> LatencyHistogram {
-        lock(&self.inner.router).latencies().clone()
+        self.inner.calls.latencies()
     }
 
     /// How the memory of found grains has served.
@@ -269,15 +278,19 @@ impl Grains {
         &self.inner.remote
     }
 
+    /// Where `grain` was found last, if that is remembered.
+    pub(in crate::grains) fn recall(&self, grain: &ClusterIdentity, now: TimerInstant) -> Option<ActorPid> {
+        let (found, outcome) = lock(&self.inner.cache).get(grain, now);
+        self.publish_drops(outcome.dropped);
+        found
+    }
+
     /// Where `grain` runs: a place that is remembered, or the member to ask.
     pub(in crate::grains) fn look_up(
         &self,
         grain: &ClusterIdentity,
     ) -> Result<ActorPid, Option<RosterMember>> {
-        let now = self.inner.clock.now();
-        let (found, outcome) = lock(&self.inner.cache).get(grain, now);
-        self.publish_drops(outcome.dropped);
-        if let Some(pid) = found {
+        if let Some(pid) = self.recall(grain, self.inner.clock.now()) {
             return Ok(pid);
         }
         let members = Arc::clone(&self.inner.members.read().unwrap_or_else(PoisonError::into_inner));
@@ -299,6 +312,20 @@ impl Grains {
     pub(in crate::grains) fn forget(&self, grain: &ClusterIdentity, pid: &ActorPid) {
         let outcome = lock(&self.inner.cache).handle_failed(grain, pid);
         self.publish_drops(outcome.dropped);
+    }
+
+    /// What travels beside a call that has `remaining` left, and nothing else to say.
+    pub(in crate::grains) fn deadline_headers(&self, remaining: Duration) -> Headers {
+        let millis = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
+        let known = &self.inner.deadline_headers;
+        if let Some((of, headers)) = &*known.read().unwrap_or_else(PoisonError::into_inner)
+            && *of == millis
+        {
+            return Arc::clone(headers);
+        }
+        let headers = Arc::new(BTreeMap::from([(HEADER_DEADLINE.to_owned(), millis.to_string())]));
+        *known.write().unwrap_or_else(PoisonError::into_inner) = Some((millis, Arc::clone(&headers)));
+        headers
     }
 
     pub(in crate::grains) fn ask_registry(&self, grain: &ClusterIdentity, asker: Asker) {
@@ -461,11 +488,11 @@ impl Grains {
                 if let Some(host) = host {
                     self.remember(grain, &pid, host.id.clone());
                 }
-                lock(&self.inner.router).handle_resolved(correlation, pid, now)
+                self.inner.calls.tell(correlation, |router| router.handle_resolved(correlation, pid, now))
             }
             Err(refusal) => {
                 let failure = AttemptFailure::ActivationRefused(refusal.to_string());
-                lock(&self.inner.router).handle_failure(correlation, failure, now)
+                self.inner.calls.tell(correlation, |router| router.handle_failure(correlation, failure, now))
             }
         };
         self.perform_calls(outcome);
@@ -476,30 +503,17 @@ impl Grains {
             self.publish(GrainEvent::Router(event));
         }
         for ended in outcome.ended {
-            let waiting = lock(&self.inner.calls).remove(&ended.correlation);
-            if let Some(waiting) = waiting {
-                drop(waiting.send(Step::Ended(ended.end.clone())));
-            }
             if !matches!(ended.end, synod_core::grains::CallEnd::Completed { .. }) {
                 self.publish(GrainEvent::CallFailed(ended));
             }
         }
         for command in outcome.commands {
-            let (correlation, step) = match command {
-                RouterCommand::Evict { grain, pid, .. } => {
-                    self.forget(&grain, &pid);
-                    continue;
-                }
-                RouterCommand::Resolve { correlation, .. } => (correlation, Step::Resolve),
-                RouterCommand::Send { correlation, pid, remaining, schema, .. } => {
-                    (correlation, Step::Send { pid, remaining, schema })
-                }
-            };
-            if let Some(call) = lock(&self.inner.calls).get(&correlation) {
-                drop(call.send(step));
+            // What concerns a call has reached it.
+            if let RouterCommand::Evict { grain, pid, .. } = command {
+                self.forget(&grain, &pid);
             }
         }
-        self.wake(1, outcome.wake_at);
+        self.wake_for_calls(outcome.wake_at);
     }
 
     fn publish(&self, event: GrainEvent) {
@@ -523,9 +537,26 @@ impl Grains {
         }
     }
 
+    /// Notes when calls want to be polled. Once noted it stays until then: most calls end before, and polling for nothing
+    /// now and then costs less than keeping books.
+    fn wake_for_calls(&self, at: Option<TimerInstant>) {
+        let Some(at) = at else { return };
+        let at = u64::try_from(at.saturating_since(TimerInstant::ZERO).as_nanos()).unwrap_or(u64::MAX);
+        if at < self.inner.calls_wake_at.load(Ordering::Relaxed)
+            && at < self.inner.calls_wake_at.fetch_min(at, Ordering::SeqCst)
+        {
+            self.inner.timer.notify_one();
+        }
+    }
+
     async fn run_timer(self) {
         loop {
             let next = lock(&self.inner.wake_at).iter().flatten().min().copied();
+            let calls = match self.inner.calls_wake_at.load(Ordering::SeqCst) {
+                u64::MAX => None,
+                nanos => Some(TimerInstant::ZERO + Duration::from_nanos(nanos)),
+            };
+            let next = next.into_iter().chain(calls).min();
             let due = async {
                 match next {
                     Some(at) => tokio::time::sleep_until(self.inner.clock.instant(at)).await,
@@ -539,10 +570,14 @@ impl Grains {
             let now = self.inner.clock.now();
             let outcome = lock(&self.inner.registry).poll(now);
             self.perform_activation(outcome);
-            let outcome = lock(&self.inner.router).poll(now);
-            self.perform_calls(outcome);
+            if calls.is_some_and(|at| at <= now) {
+                self.inner.calls_wake_at.store(u64::MAX, Ordering::SeqCst);
+                for outcome in self.inner.calls.decide_all(|router| router.poll(now)) {
+                    self.perform_calls(outcome);
+                }
+            }
             let outcome = lock(&self.inner.cache).poll(now);
-            self.wake(2, outcome.wake_at);
+            self.wake(1, outcome.wake_at);
             self.publish_drops(outcome.dropped);
         }
     }
@@ -572,6 +607,8 @@ pub enum GrainsStartError {
     #[error(transparent)]
     Register(#[from] RegisterError),
 }
+
+type Headers = Arc<BTreeMap<String, String>>;
 
 /// How long the caller still waits, in milliseconds.
 const HEADER_DEADLINE: &str = "synod-deadline-ms";

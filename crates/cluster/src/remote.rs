@@ -16,6 +16,7 @@
 
 mod actor;
 mod associations;
+mod cell;
 mod client;
 mod codec;
 mod config;
@@ -31,6 +32,7 @@ mod requests;
 mod server;
 mod socket;
 mod watches;
+mod works;
 
 pub(crate) use actor::unless_panicked;
 pub use actor::{Actor, ActorContext};
@@ -63,13 +65,14 @@ use tokio::task::JoinSet;
 use crate::clock::MonotonicClock;
 use crate::event_stream::EventStream;
 use crate::lock;
+use cell::ActorCell;
 use counters::add;
 use link::{LaneBounds, Link, Outgoing};
-use mailbox::Mailbox;
 use pid::AutoIds;
 use process::ProcessRegistry;
 use requests::{PendingRequest, PendingRequests};
 use watches::Watches;
+use works::Works;
 
 /// The post office of one node. Clones are the same one. It works from
 /// [`open`](Self::open) to [`shutdown`](Self::shutdown).
@@ -132,6 +135,7 @@ impl Remote {
             events,
             told: Mutex::default(),
             tasks: Mutex::default(),
+            works: Works::new(),
             shutdown: watch::Sender::new(false),
             connections: AtomicU64::new(0),
         });
@@ -157,7 +161,7 @@ impl Remote {
     /// The name is taken or no name, or there are too many actors.
     pub fn spawn_named<A: Actor>(&self, id: &str, actor: A) -> Result<Pid, RegisterError> {
         check_name(id)?;
-        self.spawn_actor(id, actor)
+        self.spawn_actor(self.pid(id), actor)
     }
 
     /// Starts an actor under the next free name: `$1`, `$2`, …
@@ -165,7 +169,7 @@ impl Remote {
     /// # Errors
     /// There are too many actors.
     pub fn spawn<A: Actor>(&self, actor: A) -> Result<Pid, RegisterError> {
-        self.spawn_actor(&self.inner.auto_ids.next(""), actor)
+        self.spawn_actor(self.pid(&self.inner.auto_ids.next("")), actor)
     }
 
     /// Starts an actor under `prefix` and the next free number.
@@ -174,7 +178,7 @@ impl Remote {
     /// The prefix is no name, or there are too many actors.
     pub fn spawn_prefixed<A: Actor>(&self, prefix: &str, actor: A) -> Result<Pid, RegisterError> {
         check_name(prefix)?;
-        self.spawn_actor(&self.inner.auto_ids.next(prefix), actor)
+        self.spawn_actor(self.pid(&self.inner.auto_ids.next(prefix)), actor)
     }
 
     /// As [`spawn_prefixed`](Self::spawn_prefixed), for an actor that is made with its name.
@@ -187,9 +191,9 @@ impl Remote {
         make: impl FnOnce(Pid) -> A,
     ) -> Result<Pid, RegisterError> {
         check_name(prefix)?;
-        let id = self.inner.auto_ids.next(prefix);
-        let actor = make(self.pid(&id));
-        self.spawn_actor(&id, actor)
+        let pid = self.pid(&self.inner.auto_ids.next(prefix));
+        let actor = make(pid.clone());
+        self.spawn_actor(pid, actor)
     }
 
     /// Enters a process that is no actor.
@@ -267,17 +271,28 @@ impl Remote {
         message: Message,
         timeout: Duration,
     ) -> Result<Message, RequestError> {
+        let answer = self.request_patiently(lane, target, message);
+        let timed_out = || Err(RequestError::Timeout { target: target.clone() });
+        tokio::time::timeout(timeout, answer).await.unwrap_or_else(|_| timed_out())
+    }
+
+    /// Sends a message and waits for the answer, however long that takes. For those who keep an eye on the time themselves.
+    pub(crate) async fn request_patiently(
+        &self,
+        lane: Lane,
+        target: &Pid,
+        message: Message,
+    ) -> Result<Message, RequestError> {
         let inner = &self.inner;
         let (id, answer) =
             inner.requests.begin().ok_or(RequestError::TooManyRequests { max: inner.config.requests_max })?;
         let _pending = PendingRequest { requests: &inner.requests, id };
         let sender = inner.requests_pid.clone().with_request_id(id);
         inner.send(lane, target, message.with_sender(sender))?;
-        match tokio::time::timeout(timeout, answer).await {
-            Ok(Ok(Ok(answer))) => Ok(answer),
-            Ok(Ok(Err(_))) => Err(RequestError::DeadLetter { target: target.clone() }),
-            Ok(Err(_)) => Err(RequestError::ShutDown { target: target.clone() }),
-            Err(_) => Err(RequestError::Timeout { target: target.clone() }),
+        match answer.await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) => Err(RequestError::DeadLetter { target: target.clone() }),
+            Err(_) => Err(RequestError::ShutDown { target: target.clone() }),
         }
     }
 
@@ -367,12 +382,12 @@ impl Remote {
         self.inner.links().len()
     }
 
-    /// How many tasks run for actors, connections and streams.
+    /// How many tasks run for connections, streams, and actors that have something to do.
     #[must_use]
     pub fn task_count(&self) -> usize {
         let mut tasks = lock(&self.inner.tasks);
         while tasks.try_join_next().is_some() {}
-        tasks.len()
+        tasks.len() + self.inner.works.running()
     }
 
     /// How many requests wait for an answer.
@@ -393,10 +408,15 @@ impl Remote {
         let flushed = tokio::time::timeout_at(deadline, inner.flushed()).await.is_ok();
         inner.shutdown.send_replace(true);
         let mut tasks = std::mem::take(&mut *lock(&inner.tasks));
-        let ended =
-            tokio::time::timeout_at(deadline + GOODBYE, async { while tasks.join_next().await.is_some() {} });
+        let ended = tokio::time::timeout_at(deadline + GOODBYE, async {
+            while tasks.join_next().await.is_some() {}
+            inner.works.all_ended().await;
+        });
         let ended = ended.await.is_ok();
         tasks.shutdown().await;
+        inner.works.cut();
+        // Actors hold their node, and it them.
+        inner.processes.clear();
         flushed && ended
     }
 
@@ -410,17 +430,17 @@ impl Remote {
     pub(crate) fn abort(&self) {
         self.inner.shutdown.send_replace(true);
         lock(&self.inner.tasks).abort_all();
+        self.inner.works.cut();
+        self.inner.processes.clear();
     }
 
-    fn spawn_actor<A: Actor>(&self, id: &str, actor: A) -> Result<Pid, RegisterError> {
-        let RemoteConfig { mailbox_messages_max, mailbox_bytes_max, .. } = self.inner.config;
-        let mailbox = Arc::new(Mailbox::new(mailbox_messages_max, mailbox_bytes_max));
+    fn spawn_actor<A: Actor>(&self, pid: Pid, actor: A) -> Result<Pid, RegisterError> {
         if *self.inner.shutdown.borrow() {
             return Err(RegisterError::ShutDown);
         }
-        let pid = Pid::new(Arc::clone(&self.inner.address), id);
-        self.inner.processes.add(&pid.shared_id(), Arc::clone(&mailbox) as Arc<dyn Process>)?;
-        self.inner.spawn(actor::run(actor, self.clone(), pid.clone(), mailbox));
+        let cell = ActorCell::new(self.clone(), pid.clone());
+        self.inner.processes.add(&pid.shared_id(), Arc::clone(&cell) as Arc<dyn Process>)?;
+        cell.begin(actor);
         Ok(pid)
     }
 
@@ -543,7 +563,9 @@ struct Inner {
     counters: Arc<RemoteCounters>,
     events: EventStream,
     told: Mutex<Told>,
+    /// The connections and streams.
     tasks: Mutex<JoinSet<()>>,
+    works: Works,
     shutdown: watch::Sender<bool>,
     connections: AtomicU64,
 }

@@ -7,21 +7,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Name;
 use synod_core::grains::{
-    ActorPid, Answer, AttemptFailure, CallEnd, CallRequest, ClusterIdentity, CorrelationId, RetryPolicy,
-    SCHEMA_BASE,
+    ActorPid, Answer, AttemptFailure, CallEnd, CallRequest, ClusterIdentity, CorrelationId, GrainRpcRouter,
+    RetryPolicy, RouterOutcome, SCHEMA_BASE,
 };
 use synod_core::roster::RosterMember;
+use synod_core::time::TimerInstant;
 use synod_wire::cluster::{
     self as wire, ActivationRequest, ActivationResponse, GrainErrorResponse, GrainRequest,
 };
 use synod_wire::names;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::calls::{Calls, Step};
 use super::error::{CallError, GrainError};
 use super::{Asker, Grains, HEADER_CHAIN, HEADER_DEADLINE, actor_pid, remote_pid};
-use crate::lock;
-use crate::remote::{Message, Pid, RequestError};
+use crate::remote::{Lane, Message, Pid, RequestError};
 
 /// A grain, whether it runs or not. Cheap to make and to copy.
 #[derive(Clone)]
@@ -32,17 +32,6 @@ pub struct GrainRef {
     retry: Option<RetryPolicy>,
     chain: Vec<String>,
     deadline: Option<Instant>,
-}
-
-/// What a call is told to do next.
-#[derive(Debug)]
-pub(in crate::grains) enum Step {
-    /// Find the grain.
-    Resolve,
-    /// Send the request there.
-    Send { pid: ActorPid, remaining: Duration, schema: u32 },
-    /// It is over.
-    Ended(CallEnd),
 }
 
 impl GrainRef {
@@ -120,65 +109,62 @@ impl GrainRef {
             deadline: now + patience,
             schema_min: SCHEMA_BASE,
             retry: self.retry,
+            known: self.grains.recall(&self.identity, now),
         };
-        let (steps, mut next) = mpsc::unbounded_channel();
-        let (correlation, outcome) = {
-            // Under one lock, so that no step of this call can come before there is somebody to take it.
-            let mut router = lock(&self.grains.inner.router);
-            let (correlation, outcome) = router.call(request, now);
-            lock(&self.grains.inner.calls).insert(correlation, steps);
-            (correlation, outcome)
-        };
-        let pending = PendingCall { grains: &self.grains, correlation };
+        let (correlation, first, outcome) = self.calls().begin(request, now);
+        let mut pending = PendingCall { grains: &self.grains, correlation, is_over: false };
         self.grains.perform_calls(outcome);
-        let result = self.run(&mut next, correlation, &message).await;
-        drop(pending);
-        result
-    }
-
-    /// Does what the router says until the call is over.
-    async fn run(
-        &self,
-        steps: &mut mpsc::UnboundedReceiver<Step>,
-        correlation: CorrelationId,
-        message: &Message,
-    ) -> Result<Message, CallError> {
         let mut answered = None;
-        let mut step = steps.recv().await;
+        let mut step = match first {
+            None => self.calls().next(correlation).await,
+            told => told,
+        };
         loop {
-            step = match step {
-                None => return Err(CallError::ShutDown { grain: self.identity.clone() }),
-                Some(Step::Ended(end)) => return self.ended(end, answered),
+            let told = match step {
+                None => break Err(CallError::ShutDown { grain: self.identity.clone() }),
+                Some(Step::Ended(end)) => {
+                    pending.is_over = true;
+                    break self.ended(end, answered);
+                }
                 Some(Step::Resolve) => {
                     tokio::select! {
                         biased;
-                        step = steps.recv() => step,
-                        () = self.resolve(correlation) => steps.recv().await,
+                        told = self.resolve(correlation) => told,
+                        // Another attempt begins, or the time is over: this one is not waited for any more.
+                        told = self.calls().next(correlation) => { step = told; continue }
                     }
                 }
                 Some(Step::Send { pid, remaining, schema }) => {
-                    let request = self.with_headers(message, remaining);
+                    let request = self.with_headers(&message, remaining);
                     let target = remote_pid(&pid);
                     tokio::select! {
                         biased;
-                        // Another attempt begins, or the time is over: this one is not waited for any more.
-                        step = steps.recv() => step,
-                        answer = self.grains.remote().request(&target, request, remaining) => {
-                            answered = self.settle(correlation, answer, schema);
-                            steps.recv().await
+                        answer = self.grains.remote().request_patiently(Lane::User, &target, request) => {
+                            self.settle(correlation, answer, schema, &mut answered)
                         }
+                        told = self.calls().next(correlation) => { step = told; continue }
                     }
                 }
+            };
+            step = match told {
+                None => self.calls().next(correlation).await,
+                told => told,
             };
         }
     }
 
-    async fn resolve(&self, correlation: CorrelationId) {
+    fn calls(&self) -> &Calls {
+        &self.grains.inner.calls
+    }
+
+    /// Looks for the grain. Returns what to do next, unless that is told later.
+    async fn resolve(&self, correlation: CorrelationId) -> Option<Step> {
         let failure = match self.grains.look_up(&self.identity) {
             Ok(pid) => return self.resolved(correlation, pid),
             Err(None) => AttemptFailure::NoHost,
             Err(Some(owner)) if owner.authority == *self.grains.remote().authority() => {
-                return self.grains.ask_registry(&self.identity, Asker::Call(correlation));
+                self.grains.ask_registry(&self.identity, Asker::Call(correlation));
+                return None;
             }
             Err(Some(owner)) => match self.ask_owner(&owner).await {
                 Ok(pid) => {
@@ -188,7 +174,7 @@ impl GrainRef {
                 Err(failure) => failure,
             },
         };
-        self.failed(correlation, failure);
+        self.failed(correlation, failure)
     }
 
     async fn ask_owner(&self, owner: &RosterMember) -> Result<ActorPid, AttemptFailure> {
@@ -214,44 +200,47 @@ impl GrainRef {
         }
     }
 
-    /// Tells the router how an attempt went. Returns the answer, if that is what came.
+    /// Tells the router how an attempt went, and keeps the answer, if that is what came. Returns what to do next.
     fn settle(
         &self,
         correlation: CorrelationId,
         answer: Result<Message, RequestError>,
         schema: u32,
-    ) -> Option<Message> {
-        match answer {
+        answered: &mut Option<Message>,
+    ) -> Option<Step> {
+        let failure = match answer {
             Ok(message) => {
                 let kind =
                     if message.is::<GrainErrorResponse>() { Answer::GrainError } else { Answer::Success };
-                let now = self.grains.inner.clock.now();
-                let outcome = lock(&self.grains.inner.router).handle_response(correlation, kind, schema, now);
-                self.grains.perform_calls(outcome);
-                Some(message)
+                *answered = Some(message);
+                return self.decide(correlation, |router, now| {
+                    router.handle_response(correlation, kind, schema, now)
+                });
             }
-            Err(error) => {
-                let failure = match error {
-                    RequestError::DeadLetter { .. } => AttemptFailure::DeadLetter,
-                    RequestError::Timeout { .. } => AttemptFailure::NoAnswer,
-                    other => AttemptFailure::Uncodable(other.to_string()),
-                };
-                self.failed(correlation, failure);
-                None
-            }
-        }
+            Err(RequestError::DeadLetter { .. }) => AttemptFailure::DeadLetter,
+            Err(RequestError::Timeout { .. }) => AttemptFailure::NoAnswer,
+            Err(other) => AttemptFailure::Uncodable(other.to_string()),
+        };
+        self.failed(correlation, failure)
     }
 
-    fn resolved(&self, correlation: CorrelationId, pid: ActorPid) {
-        let now = self.grains.inner.clock.now();
-        let outcome = lock(&self.grains.inner.router).handle_resolved(correlation, pid, now);
-        self.grains.perform_calls(outcome);
+    fn resolved(&self, correlation: CorrelationId, pid: ActorPid) -> Option<Step> {
+        self.decide(correlation, |router, now| router.handle_resolved(correlation, pid, now))
     }
 
-    fn failed(&self, correlation: CorrelationId, failure: AttemptFailure) {
+    fn failed(&self, correlation: CorrelationId, failure: AttemptFailure) -> Option<Step> {
+        self.decide(correlation, |router, now| router.handle_failure(correlation, failure, now))
+    }
+
+    fn decide(
+        &self,
+        correlation: CorrelationId,
+        decide: impl FnOnce(&mut GrainRpcRouter, TimerInstant) -> RouterOutcome,
+    ) -> Option<Step> {
         let now = self.grains.inner.clock.now();
-        let outcome = lock(&self.grains.inner.router).handle_failure(correlation, failure, now);
+        let (own, outcome) = self.calls().decide(correlation, |router| decide(router, now));
         self.grains.perform_calls(outcome);
+        own
     }
 
     fn ended(&self, end: CallEnd, answered: Option<Message>) -> Result<Message, CallError> {
@@ -276,6 +265,10 @@ impl GrainRef {
 
     /// The deadline travels as the time that is left, since clocks differ, and the way so far with it.
     fn with_headers(&self, message: &Message, remaining: Duration) -> Message {
+        if message.headers.is_none() && self.chain.is_empty() {
+            let headers = Some(self.grains.deadline_headers(remaining));
+            return Message { headers, ..message.clone() };
+        }
         let mut headers: BTreeMap<_, _> = message.headers.as_deref().cloned().unwrap_or_default();
         headers.insert(HEADER_DEADLINE.to_owned(), remaining.as_millis().to_string());
         if !self.chain.is_empty() {
@@ -295,13 +288,15 @@ impl fmt::Debug for GrainRef {
 struct PendingCall<'a> {
     grains: &'a Grains,
     correlation: CorrelationId,
+    is_over: bool,
 }
 
 impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
-        if lock(&self.grains.inner.calls).remove(&self.correlation).is_some() {
+        let calls = &self.grains.inner.calls;
+        if !self.is_over && calls.leave(self.correlation) {
             let now = self.grains.inner.clock.now();
-            let outcome = lock(&self.grains.inner.router).cancel(self.correlation, now);
+            let outcome = calls.tell(self.correlation, |router| router.cancel(self.correlation, now));
             self.grains.perform_calls(outcome);
         }
     }

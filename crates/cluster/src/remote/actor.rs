@@ -1,6 +1,6 @@
 //! Actors: one mailbox, one message at a time, and an end that is told to whoever watches.
 //!
-//! An [`Actor`] is a value with an async `receive`. It runs as a tokio task of its own. It ends when it is told to stop
+//! An [`Actor`] is a value with an async `receive`. It has a tokio task while it has something to do. It ends when it is told to stop
 //! (now), poisoned (after the messages before the pill), when it asks for it, or when it panics; whatever is unread then
 //! becomes dead letters, so that nobody waits for an answer that cannot come.
 
@@ -17,7 +17,7 @@ use synod_wire::actor::{PoisonPill, Terminated, TerminatedReason, Touch, Touched
 use synod_wire::cluster::{PubSubAutoRespondBatchTransport, PublishResponse, PublishStatus};
 use synod_wire::payload;
 
-use super::mailbox::Mailbox;
+use super::cell::{ActorCell, Body};
 use super::message::Message;
 use super::pid::Pid;
 use super::process::{Letter, SystemMessage};
@@ -116,23 +116,42 @@ impl fmt::Debug for ActorContext {
     }
 }
 
-/// Runs `actor` until it ends.
-pub(super) async fn run<A: Actor>(mut actor: A, remote: Remote, own: Pid, mailbox: Arc<Mailbox>) {
-    let mut context = ActorContext {
-        remote,
-        own,
-        sender: None,
-        watchers: BTreeSet::new(),
-        watched: BTreeSet::new(),
-        stopping: false,
-    };
+/// Lets an actor work until it has nothing to do, or until it ends.
+pub(super) async fn work<A: Actor>(cell: Arc<ActorCell<A>>, body: Body<A>, is_new: bool) {
+    let Body { mut actor, watchers, watched } = body;
+    let (remote, own) = (cell.remote.clone(), cell.own.clone());
+    let mut context = ActorContext { remote, own, sender: None, watchers, watched, stopping: false };
     let mut letters = VecDeque::new();
-    let lived = unless_panicked(live(&mut actor, &mut context, &mailbox, &mut letters)).await;
+    if is_new && unless_panicked(actor.started(&mut context)).await.is_err() {
+        return end(None, context, &cell, letters).await;
+    }
+    while !context.stopping {
+        match unless_panicked(live(&mut actor, &mut context, &cell, &mut letters)).await {
+            Ok(Rest::Ended) => break,
+            Ok(Rest::Idle) => {
+                let ActorContext { watchers, watched, .. } = &mut context;
+                let (watchers, watched) = (std::mem::take(watchers), std::mem::take(watched));
+                let Some(body) = cell.rest(Body { actor, watchers, watched }) else { return };
+                Body { actor, watchers: context.watchers, watched: context.watched } = body;
+            }
+            Err(()) => return end(None, context, &cell, letters).await,
+        }
+    }
+    end(Some(actor), context, &cell, letters).await;
+}
+
+/// Tells whoever has to know that the actor is over; `None` is one that panicked.
+async fn end<A: Actor>(
+    actor: Option<A>,
+    mut context: ActorContext,
+    cell: &ActorCell<A>,
+    letters: VecDeque<Letter>,
+) {
     context.remote.unregister(context.own.id());
-    let (unread, unheard) = mailbox.close();
-    let ended = match lived {
-        Ok(()) => unless_panicked(actor.stopped(&mut context)).await,
-        Err(panicked) => Err(panicked),
+    let (unread, unheard) = cell.close();
+    let ended = match actor {
+        Some(mut actor) => unless_panicked(actor.stopped(&mut context)).await,
+        None => Err(()),
     };
     if ended.is_err() {
         tracing::error!(actor = %context.own, "the actor panicked and was ended");
@@ -155,20 +174,22 @@ pub(super) async fn run<A: Actor>(mut actor: A, remote: Remote, own: Pid, mailbo
     }
 }
 
+/// Why an actor stopped working.
+enum Rest {
+    Idle,
+    Ended,
+}
+
 async fn live<A: Actor>(
     actor: &mut A,
     context: &mut ActorContext,
-    mailbox: &Mailbox,
+    cell: &ActorCell<A>,
     letters: &mut VecDeque<Letter>,
-) {
-    actor.started(context).await;
-    if context.stopping {
-        return;
-    }
+) -> Rest {
     loop {
-        while let Some(message) = mailbox.take_system() {
+        while let Some(message) = cell.take_system() {
             match message {
-                SystemMessage::Stop => return,
+                SystemMessage::Stop => return Rest::Ended,
                 SystemMessage::Watch(watcher) => {
                     if context.watchers.len() < WATCHES_MAX {
                         context.watchers.insert(watcher);
@@ -183,32 +204,31 @@ async fn live<A: Actor>(
             }
         }
         let Some(letter) = letters.pop_front() else {
-            mailbox.take(letters).await;
-            continue;
+            if cell.take(letters) {
+                continue;
+            }
+            return Rest::Idle;
         };
         // A long queue must not keep the other tasks of this thread waiting.
         tokio::task::coop::consume_budget().await;
         let Letter { message, .. } = letter;
         if message.is::<PoisonPill>() {
-            return;
+            return Rest::Ended;
         }
         if message.is::<PubSubAutoRespondBatchTransport>() {
             receive_published(actor, context, message).await;
-            if context.stopping {
-                return;
+        } else {
+            context.sender.clone_from(&message.sender);
+            let touched = message.is::<Touch>() && message.sender.is_some();
+            actor.receive(context, message).await;
+            if touched {
+                let answer = Message::new(&Touched { who: Some((&context.own).into()) });
+                // Whoever asked may be gone; that became a dead letter already.
+                drop(context.respond(answer));
             }
-            continue;
-        }
-        context.sender.clone_from(&message.sender);
-        let touched = message.is::<Touch>() && message.sender.is_some();
-        actor.receive(context, message).await;
-        if touched {
-            let answer = Message::new(&Touched { who: Some((&context.own).into()) });
-            // Whoever asked may be gone; that became a dead letter already.
-            drop(context.respond(answer));
         }
         if context.stopping {
-            return;
+            return Rest::Ended;
         }
     }
 }

@@ -124,6 +124,14 @@ impl ProcessRegistry {
         all
     }
 
+    /// Forgets everybody, at the end of the node.
+    pub(super) fn clear(&self) {
+        for shard in &self.shards {
+            let forgotten = std::mem::take(&mut *shard.write().unwrap_or_else(PoisonError::into_inner));
+            self.len.fetch_sub(forgotten.len(), Ordering::Relaxed);
+        }
+    }
+
     fn shard(&self, id: &str) -> &RwLock<Processes> {
         &self.shards[self.hasher.hash_one(id) as usize % SHARDS]
     }

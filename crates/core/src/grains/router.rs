@@ -50,6 +50,7 @@ pub struct GrainRpcRouter {
     /// The end of an attempt, or of the pause before the next.
     alarms: DeadlineQueue<CorrelationId>,
     last_correlation: u64,
+    stride: u64,
     counts: CallCounts,
     latencies: LatencyHistogram,
     rng: fastrand::Rng,
@@ -98,19 +99,32 @@ impl GrainRpcRouter {
             deadlines: DeadlineQueue::new(),
             alarms: DeadlineQueue::new(),
             last_correlation: 0,
+            stride: 1,
             counts: CallCounts::default(),
             latencies: LatencyHistogram::default(),
             rng: fastrand::Rng::with_seed(seed),
         })
     }
 
+    /// The same router, one of `stride` that share their numbers: it uses every `stride`th, beginning after `first`.
+    #[must_use]
+    pub const fn numbered(mut self, first: u64, stride: u64) -> Self {
+        self.last_correlation = first;
+        self.stride = stride;
+        self
+    }
+
     /// Takes on a call, or rejects it. Either way it has a number from now on.
     pub fn call(&mut self, request: CallRequest, now: TimerInstant) -> (CorrelationId, RouterOutcome) {
         let mut out = RouterOutcome::default();
-        self.last_correlation += 1;
+        self.last_correlation += self.stride;
         let correlation = CorrelationId(self.last_correlation);
         match self.admit(&request, now, &mut out) {
-            Ok(()) => self.accept(correlation, request, now, &mut out),
+            Ok(()) => {
+                let known = request.known.clone();
+                self.accept(correlation, request, now, &mut out);
+                self.go_where_known(correlation, known, now, &mut out);
+            }
             Err(rejection) => {
                 self.counts.rejected += 1;
                 let end = CallEnd::Rejected(rejection);
@@ -135,30 +149,11 @@ impl GrainRpcRouter {
         now: TimerInstant,
     ) -> RouterOutcome {
         let mut out = self.expire(now);
-        let Some(call) =
-            self.calls.get_mut(&correlation).filter(|call| matches!(call.phase, Phase::Resolving))
-        else {
+        if !self.calls.get(&correlation).is_some_and(|call| matches!(call.phase, Phase::Resolving)) {
             self.counts.late += 1;
             return self.finish(out);
-        };
-        let peer = pid.authority();
-        let failure = match self.schemas.version(peer) {
-            None => Some(AttemptFailure::NoCommonSchema(peer.clone())),
-            Some(shared) if shared < call.schema_min => {
-                let (peer, needed) = (peer.clone(), call.schema_min);
-                Some(AttemptFailure::SchemaTooOld { peer, needed, shared })
-            }
-            Some(schema) => {
-                call.schema = Some(schema);
-                call.phase = Phase::Sent(pid.clone());
-                let (deadline, remaining) = (call.deadline, call.deadline.saturating_since(now));
-                out.commands.push(RouterCommand::Send { correlation, pid, schema, deadline, remaining });
-                None
-            }
-        };
-        if let Some(failure) = failure {
-            self.fail(correlation, failure, now, &mut out);
         }
+        self.send(correlation, pid, now, &mut out);
         self.finish(out)
     }
 
@@ -319,7 +314,7 @@ impl GrainRpcRouter {
         now: TimerInstant,
         out: &mut RouterOutcome,
     ) {
-        let CallRequest { grain, deadline, schema_min, retry } = request;
+        let CallRequest { grain, deadline, schema_min, retry, .. } = request;
         self.counts.accepted += 1;
         self.deadlines.set(&correlation, deadline);
         self.lanes.entry(grain.key().clone()).or_default().queue.push_back(correlation);
@@ -362,6 +357,52 @@ impl GrainRpcRouter {
         }
         self.alarms.set(&correlation, now + self.config.attempt_timeout);
         out.commands.push(RouterCommand::Resolve { correlation, grain: call.grain.clone() });
+    }
+
+    /// Spares a call whose turn it is the search, if it said where the grain is.
+    fn go_where_known(
+        &mut self,
+        correlation: CorrelationId,
+        known: Option<ActorPid>,
+        now: TimerInstant,
+        out: &mut RouterOutcome,
+    ) {
+        let searches = |command: &RouterCommand| matches!(command, RouterCommand::Resolve { correlation: whose, .. } if *whose == correlation);
+        if let Some(pid) = known
+            && out.commands.last().is_some_and(searches)
+        {
+            out.commands.pop();
+            self.send(correlation, pid, now, out);
+        }
+    }
+
+    /// Sends the request to `pid`, if both sides can speak about it.
+    fn send(
+        &mut self,
+        correlation: CorrelationId,
+        pid: ActorPid,
+        now: TimerInstant,
+        out: &mut RouterOutcome,
+    ) {
+        let Some(call) = self.calls.get_mut(&correlation) else { return };
+        let peer = pid.authority();
+        let failure = match self.schemas.version(peer) {
+            None => Some(AttemptFailure::NoCommonSchema(peer.clone())),
+            Some(shared) if shared < call.schema_min => {
+                let (peer, needed) = (peer.clone(), call.schema_min);
+                Some(AttemptFailure::SchemaTooOld { peer, needed, shared })
+            }
+            Some(schema) => {
+                call.schema = Some(schema);
+                call.phase = Phase::Sent(pid.clone());
+                let (deadline, remaining) = (call.deadline, call.deadline.saturating_since(now));
+                out.commands.push(RouterCommand::Send { correlation, pid, schema, deadline, remaining });
+                None
+            }
+        };
+        if let Some(failure) = failure {
+            self.fail(correlation, failure, now, out);
+        }
     }
 
     /// Plans another attempt, or ends the call.

@@ -33,6 +33,16 @@ impl LatencyHistogram {
         self.longest = self.longest.max(duration);
     }
 
+    /// Counts everything that `other` counted.
+    pub fn add(&mut self, other: &Self) {
+        for (bucket, more) in self.buckets.iter_mut().zip(&other.buckets) {
+            *bucket += more;
+        }
+        self.count += other.count;
+        self.sum = self.sum.saturating_add(other.sum);
+        self.longest = self.longest.max(other.longest);
+    }
+
     /// How many were counted.
     #[must_use]
     pub const fn count(&self) -> u64 {

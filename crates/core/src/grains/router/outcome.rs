@@ -45,6 +45,9 @@ pub struct CallRequest {
     pub schema_min: u32,
     /// What follows an attempt that failed; `None` for the router's own policy.
     pub retry: Option<RetryPolicy>,
+    /// Where the grain was found last. A call whose turn it is goes there without looking; one that has to wait, and every
+    /// further attempt, looks when its turn has come.
+    pub known: Option<ActorPid>,
 }
 
 /// What a grain answered.
@@ -303,4 +306,24 @@ pub struct CallCounts {
     pub slow: u64,
     /// Answers and failures for calls that were over.
     pub late: u64,
+}
+
+impl CallCounts {
+    /// Both together.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            accepted: self.accepted + other.accepted,
+            rejected: self.rejected + other.rejected,
+            completed: self.completed + other.completed,
+            grain_errors: self.grain_errors + other.grain_errors,
+            failed: self.failed + other.failed,
+            dropped: self.dropped + other.dropped,
+            timed_out: self.timed_out + other.timed_out,
+            cancelled: self.cancelled + other.cancelled,
+            retries: self.retries + other.retries,
+            slow: self.slow + other.slow,
+            late: self.late + other.late,
+        }
+    }
 }

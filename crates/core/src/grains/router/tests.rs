@@ -38,7 +38,7 @@ fn router(config: RouterConfig) -> GrainRpcRouter {
 }
 
 fn request(identity: &str, deadline: u64) -> CallRequest {
-    CallRequest { grain: grain(identity), deadline: at(deadline), schema_min: 1, retry: None }
+    CallRequest { grain: grain(identity), deadline: at(deadline), schema_min: 1, retry: None, known: None }
 }
 
 /// A call to `a` that has until ten seconds.
@@ -69,6 +69,35 @@ fn completed(millis: u64) -> CallEnd {
 fn answer(router: &mut GrainRpcRouter, correlation: CorrelationId, now: u64) -> RouterOutcome {
     router.handle_resolved(correlation, pid("h:1/a"), at(now));
     router.handle_response(correlation, Answer::Success, 1, at(now))
+}
+
+#[test]
+fn a_call_that_knows_its_grain_goes_there_at_once_and_looks_when_it_has_waited() {
+    let mut router =
+        router(RouterConfig { retry: RetryPolicy::Fixed { retries: 1, delay: SECOND }, ..config() });
+    let known = || CallRequest { known: Some(pid("h:1/a")), ..request("a", 10_000) };
+    let sent = |out: &RouterOutcome| matches!(out.commands[..], [RouterCommand::Send { .. }]);
+    let (first, out) = router.call(known(), at(0));
+    assert!(sent(&out), "{out:?}");
+    let (second, out) = router.call(known(), at(0));
+    assert_eq!(out.commands, [], "it waits for its turn");
+    let out = router.handle_response(first, Answer::Success, 1, at(1));
+    assert_eq!(begun(&out), [second], "what it knew may be wrong by now");
+    router.handle_resolved(second, pid("h:1/a"), at(1));
+    router.handle_response(second, Answer::Success, 1, at(2));
+    // What turns out to be wrong is forgotten, and looked for.
+    let (third, _) = router.call(known(), at(3));
+    let out = router.handle_failure(third, AttemptFailure::DeadLetter, at(4));
+    assert!(matches!(out.commands[..], [RouterCommand::Evict { .. }]), "{out:?}");
+    assert_eq!(begun(&router.poll(at(1_004))), [third]);
+    assert!(router.cancel(third, at(1_004)).commands.is_empty() && router.is_empty());
+}
+
+#[test]
+fn routers_that_share_their_numbers_use_none_twice() {
+    let mut routers = [0, 1, 2].map(|first| router(config()).numbered(first, 3));
+    let numbers: Vec<_> = (0..6).map(|turn: usize| call(&mut routers[turn % 3], 0).0.get()).collect();
+    assert_eq!(numbers, [3, 4, 5, 6, 7, 8]);
 }
 
 #[test]
