@@ -21,6 +21,7 @@ mod error;
 mod grain;
 mod host;
 mod service;
+mod timers;
 
 pub use caller::GrainRef;
 pub use error::{CallError, GrainError};
@@ -29,6 +30,7 @@ pub use service::GrainService;
 #[doc(hidden)]
 pub use service::generated;
 pub use synod_core::grains::{ClusterIdentity, GrainSnapshot, IdentityError, RetryPolicy};
+pub use timers::{TIMER_MAX, TIMER_NAME_BYTES_MAX, TIMERS_MAX, TimerError};
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

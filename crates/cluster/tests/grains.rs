@@ -218,3 +218,68 @@ async fn what_goes_wrong_is_told() {
     let error = nobody.call::<String>(0, &String::new()).await.expect_err("nobody hosts it");
     assert!(matches!(error, CallError::Failed { .. } | CallError::Timeout { .. }), "{error}");
 }
+
+/// Method 0 sets an interval and a timer, 1 says how often each rang, 2 ends the interval, 3 panics in the next timer.
+#[derive(Default)]
+struct Clockwork {
+    rang: BTreeMap<String, u32>,
+    panics: bool,
+}
+
+impl Grain for Clockwork {
+    async fn call(
+        &mut self,
+        context: &mut GrainContext,
+        method: i32,
+        _: Bytes,
+    ) -> Result<Message, GrainError> {
+        let answer = match method {
+            0 => {
+                context.set_interval("tick", Duration::from_secs(10)).expect("sound");
+                context.set_timer("once", Duration::from_secs(25)).expect("sound");
+                context.set_timer("never", Duration::from_secs(5)).expect("sound");
+                assert!(context.cancel_timer("never") && !context.cancel_timer("never"));
+                format!("{:?}", context.set_timer("", Duration::ZERO))
+            }
+            1 => format!("{:?}", self.rang),
+            2 => context.cancel_timer("tick").to_string(),
+            3 => {
+                self.panics = true;
+                String::new()
+            }
+            other => return Err(GrainError::unimplemented(other)),
+        };
+        Ok(Message::new(&answer))
+    }
+
+    async fn timer(&mut self, _: &mut GrainContext, name: &str) {
+        assert!(!self.panics, "as it was told");
+        *self.rang.entry(name.to_owned()).or_default() += 1;
+    }
+}
+
+/// Timers have turns of their own, in the grain's time; they end when they are told to, and with the grain.
+#[tokio::test(start_paused = true)]
+async fn a_grain_is_called_back_by_its_timers() {
+    let remote = RemoteConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let mut config = ClusterConfig::new("clock".parse().expect("a name"), remote);
+    config.kinds.push(GrainKind::new("Clockwork", |_| Clockwork::default()));
+    let mut node = Cluster::new(config).expect("valid settings");
+    node.start_member().await.expect("a node on loopback");
+    let grain = node.grain_ref("Clockwork", "a").expect("running").with_timeout(PATIENCE);
+    let ask = async |method: i32| grain.call::<String>(method, &()).await.expect("an answer");
+    assert_eq!(ask(0).await, r#"Err(Name { bytes: 0 })"#);
+    tokio::time::sleep(Duration::from_secs(24)).await;
+    assert_eq!(ask(1).await, r#"{"tick": 2}"#);
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    assert_eq!(ask(1).await, r#"{"once": 1, "tick": 3}"#);
+    assert_eq!(ask(2).await, "true");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(ask(1).await, r#"{"once": 1, "tick": 3}"#, "it was ended");
+    // A panic costs the state, the timers with it.
+    ask(0).await;
+    ask(3).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(ask(1).await, "{}");
+    node.shutdown(true).await.expect("an end");
+}

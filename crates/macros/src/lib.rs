@@ -26,7 +26,7 @@ use parse::{Options, Service};
 ///   `Counter::kind(|identity| …)` is what a node needs to host them, `Counter::KIND` is their name in the cluster.
 /// - `CounterGrain`, the trait to implement. A type and a trait cannot share a name, hence the suffix. Its methods are
 ///   those of `Counter` with a `&mut GrainContext` before the argument, and are implemented as plain `async fn`. The
-///   methods `activate`, `deactivate` and `receive` of `Grain` are there too, and do nothing unless written.
+///   methods `activate`, `deactivate`, `timer` and `receive` of `Grain` are there too, and do nothing unless written.
 /// - `CounterClient`, with the same methods on `&self`, which end in a `CallError` when they fail, and with
 ///   `with_timeout`, `with_retry`, `identity` and `grain_ref`.
 ///

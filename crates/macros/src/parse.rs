@@ -268,8 +268,8 @@ impl Problems {
 const RESULT: &str = "a call returns `Result<_, GrainError>`";
 
 /// Names of the methods that `…Grain` and `…Client` have anyway.
-const RESERVED: [&str; 7] =
-    ["activate", "deactivate", "receive", "with_timeout", "with_retry", "identity", "grain_ref"];
+const RESERVED: [&str; 8] =
+    ["activate", "deactivate", "receive", "timer", "with_timeout", "with_retry", "identity", "grain_ref"];
 
 /// Attributes that may stand at a method.
 const ATTRIBUTES: [&str; 4] = ["doc", "deprecated", "allow", "expect"];

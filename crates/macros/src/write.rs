@@ -102,6 +102,10 @@ fn write_marker(service: &Service) -> TokenStream {
                     ) {
                         #grain::receive(&mut self.0, context, message).await;
                     }
+
+                    async fn timer(&mut self, context: &mut #cluster::grains::GrainContext, name: &str) {
+                        #grain::timer(&mut self.0, context, name).await;
+                    }
                 }
 
                 #cluster::grains::GrainKind::new(
@@ -162,6 +166,15 @@ fn write_grain(service: &Service) -> TokenStream {
                 &mut self,
                 _context: &mut #cluster::grains::GrainContext,
                 _message: #cluster::remote::Message,
+            ) -> impl ::core::future::Future<Output = ()> + ::core::marker::Send {
+                ::core::future::ready(())
+            }
+
+            /// A timer of the grain is due.
+            fn timer(
+                &mut self,
+                _context: &mut #cluster::grains::GrainContext,
+                _name: &str,
             ) -> impl ::core::future::Future<Output = ()> + ::core::marker::Send {
                 ::core::future::ready(())
             }

@@ -12,6 +12,7 @@ use synod_core::grains::{ClusterIdentity, GrainKindConfig, GrainSnapshot, Identi
 use tokio::time::Instant;
 
 use super::error::GrainError;
+use super::timers::{TimerError, Timers};
 use super::{GrainRef, GrainService, Grains};
 use crate::remote::{Message, Pid, SendError};
 
@@ -44,6 +45,12 @@ pub trait Grain: Send + 'static {
         std::future::ready(None)
     }
 
+    /// The timer `name`, which [`GrainContext::set_timer`] or [`GrainContext::set_interval`] set, is due. It has a turn of
+    /// its own, between calls.
+    fn timer(&mut self, _context: &mut GrainContext, _name: &str) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
     /// A message that is no call, such as one that was published to a topic. Whoever waits for an answer gets it through
     /// [`GrainContext::respond`].
     fn receive(&mut self, _context: &mut GrainContext, _message: Message) -> impl Future<Output = ()> + Send {
@@ -61,6 +68,8 @@ pub struct GrainContext {
     pub(super) chain: Vec<String>,
     pub(super) headers: Option<Arc<BTreeMap<String, String>>>,
     pub(super) stopping: bool,
+    /// Most grains have none.
+    pub(super) timers: Option<Box<Timers>>,
 }
 
 impl GrainContext {
@@ -129,6 +138,30 @@ impl GrainContext {
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.as_ref()?.get(name).map(String::as_str)
+    }
+
+    /// Calls [`Grain::timer`] with `name` once, after `wait` (1 ms to a year). A timer of that name is replaced. Timers end
+    /// with the activation: one that waits longer than the idle limit of its kind is never heard of.
+    ///
+    /// # Errors
+    /// The name or the time is out of range, or the grain has too many timers.
+    pub fn set_timer(&mut self, name: &str, wait: Duration) -> Result<(), TimerError> {
+        self.timers.get_or_insert_default().set(self.grains.remote(), &self.own, name, wait, false)
+    }
+
+    /// Calls [`Grain::timer`] with `name` again and again, every `period`, beginning after the first one. Each time is a
+    /// use of the grain, so it is not unloaded as long as the period is shorter than the idle limit. Times that pass while
+    /// the grain is busy are skipped.
+    ///
+    /// # Errors
+    /// As [`set_timer`](Self::set_timer).
+    pub fn set_interval(&mut self, name: &str, period: Duration) -> Result<(), TimerError> {
+        self.timers.get_or_insert_default().set(self.grains.remote(), &self.own, name, period, true)
+    }
+
+    /// Ends a timer. Returns whether there was one.
+    pub fn cancel_timer(&mut self, name: &str) -> bool {
+        self.timers.as_mut().is_some_and(|timers| timers.cancel(name))
     }
 
     /// Unloads this grain after the call at hand. The next call starts it again.
@@ -210,6 +243,8 @@ pub(super) trait AnyGrain: Send {
     fn deactivate_boxed<'a>(&'a mut self, context: &'a mut GrainContext) -> Turn<'a, Option<GrainSnapshot>>;
 
     fn receive_boxed<'a>(&'a mut self, context: &'a mut GrainContext, message: Message) -> Turn<'a, ()>;
+
+    fn timer_boxed<'a>(&'a mut self, context: &'a mut GrainContext, name: &'a str) -> Turn<'a, ()>;
 }
 
 impl<G: Grain> AnyGrain for G {
@@ -236,5 +271,9 @@ impl<G: Grain> AnyGrain for G {
 
     fn receive_boxed<'a>(&'a mut self, context: &'a mut GrainContext, message: Message) -> Turn<'a, ()> {
         Box::pin(self.receive(context, message))
+    }
+
+    fn timer_boxed<'a>(&'a mut self, context: &'a mut GrainContext, name: &'a str) -> Turn<'a, ()> {
+        Box::pin(self.timer(context, name))
     }
 }

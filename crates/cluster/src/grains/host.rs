@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::error::GrainError;
 use super::grain::{AnyGrain, GrainContext};
+use super::timers::Rang;
 use super::{Asker, Grains, HEADER_CHAIN, HEADER_DEADLINE};
 use crate::remote::{
     Actor, ActorContext, Letter, Message, Pid, Process, ProcessEnded, SystemMessage, unless_panicked,
@@ -155,6 +156,7 @@ impl GrainActor {
             chain: Vec::new(),
             headers: None,
             stopping: false,
+            timers: None,
         };
         Self { grain, context, activation, restarts: VecDeque::new(), snapshot, pid: None }
     }
@@ -195,6 +197,21 @@ impl GrainActor {
         }
     }
 
+    /// A timer is due, or somebody pretends that one is.
+    async fn ring(&mut self, letter: &Message) {
+        let Some(timers) = self.context.timers.as_mut() else { return };
+        let Some(name) = timers.ring(letter) else { return };
+        let number = timers.number(&name);
+        if unless_panicked(self.grain.timer_boxed(&mut self.context, &name)).await.is_err() {
+            tracing::error!(grain = %self.context.identity, timer = name, "a grain panicked in a timer");
+            return self.restart().await;
+        }
+        let GrainContext { timers, grains, own, .. } = &mut self.context;
+        if let Some(timers) = timers {
+            timers.rewind(grains.remote(), own, &name, number);
+        }
+    }
+
     /// A grain that panicked is not trusted any more: a fresh one takes its place, unless that happens too often.
     async fn restart(&mut self) {
         let now = Instant::now();
@@ -202,6 +219,7 @@ impl GrainActor {
             self.restarts.pop_front();
         }
         self.restarts.push_back(now);
+        self.context.timers = None;
         let fresh = self.context.grains.make(&self.context.identity);
         match fresh {
             Some(grain) if self.restarts.len() <= RESTARTS_MAX => {
@@ -255,6 +273,8 @@ impl Actor for GrainActor {
             let answer = answer.unwrap_or_else(|error| Message::new(&GrainErrorResponse::from(error)));
             // Whoever asked may be gone; that has become a dead letter then.
             drop(actor.respond(answer));
+        } else if message.is::<Rang>() {
+            self.ring(&message).await;
         } else {
             let received = unless_panicked(self.grain.receive_boxed(&mut self.context, message)).await;
             if received.is_err() {
