@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use synod_core::gossip::{ConsensusChecker, ExtractError, GossipKey, GossipMemberId, GossipValue};
+use synod_core::grains::ResolveResult;
 use synod_core::membership::{ClusterEvent, Member, MembershipCoordinatorConfig};
 use synod_core::roster::{Roster, RosterConfig, RosterMember};
 use synod_core::{Authority, MemberId, NodeId};
@@ -212,6 +213,15 @@ impl Cluster {
     pub fn grain_ref(&self, kind: &str, identity: &str) -> Result<GrainRef, ClusterProviderError> {
         let grains = self.grains().ok_or(ClusterProviderError::NotStarted)?;
         Ok(grains.grain_ref(kind, identity)?)
+    }
+
+    /// Whether the actor with this PID, `host:port/id`, can be reached, going by the newest view of the cluster.
+    ///
+    /// # Errors
+    /// The node is stopped, or the text is not the PID of anything that could be a grain.
+    pub fn resolve(&self, pid: &str) -> Result<ResolveResult, ClusterProviderError> {
+        let grains = self.grains().ok_or(ClusterProviderError::NotStarted)?;
+        Ok(grains.resolve(pid)?)
     }
 
     /// Where the api listener is; `None` while the node is stopped, and without one.

@@ -39,12 +39,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use synod_core::Authority;
 use synod_core::gossip::GossipMemberId;
 use synod_core::grains::{
     ActivationCommand, ActivationConfig, ActivationConfigError, ActivationId, ActivationOutcome,
-    ActivationRefusal, ActorPid, AttemptFailure, CallCounts, CorrelationId, GrainEvent, LatencyHistogram,
-    PidCache, PidCacheConfig, PidCacheConfigError, PidCacheCounts, RelocationRecord, RouterCommand,
-    RouterConfig, RouterConfigError, RouterOutcome, VirtualActorRegistry,
+    ActivationRefusal, ActorPid, AttemptFailure, CallCounts, ClusterView, CorrelationId, GrainEvent,
+    LatencyHistogram, PidCache, PidCacheConfig, PidCacheConfigError, PidCacheCounts, PidError,
+    RelocationRecord, ResolveResult, Resolver, RouterCommand, RouterConfig, RouterConfigError, RouterOutcome,
+    ViewVersion, VirtualActorRegistry,
 };
 use synod_core::membership::ClusterEvent;
 use synod_core::roster::{RosterMember, RosterUpdate};
@@ -58,6 +60,7 @@ use crate::clock::MonotonicClock;
 use crate::event_stream::EventStream;
 use crate::gossiper::ActorStatisticsSource;
 use crate::lock;
+use crate::membership::MembershipView;
 use crate::remote::{Lane, Message, Pid, RegisterError, Remote};
 use calls::Calls;
 use host::{Activator, Announcements, GrainActor, Relocation};
@@ -119,6 +122,8 @@ struct Inner {
     deadline_headers: RwLock<Option<(u64, Headers)>>,
     cache: Mutex<PidCache>,
     members: RwLock<Arc<[RosterMember]>>,
+    resolver: Mutex<Resolver>,
+    membership: Mutex<Arc<MembershipView>>,
     /// When registry and cache want to be polled.
     wake_at: Mutex<[Option<TimerInstant>; 2]>,
     /// When the calls want to be polled at the latest, in nanoseconds.
@@ -172,6 +177,8 @@ impl Grains {
                 deadline_headers: RwLock::default(),
                 cache: Mutex::new(cache),
                 members: RwLock::new(Arc::from([])),
+                resolver: Mutex::default(),
+                membership: Mutex::default(),
                 wake_at: Mutex::default(),
                 calls_wake_at: AtomicU64::new(u64::MAX),
                 timer: Notify::new(),
@@ -230,6 +237,7 @@ impl Grains {
     pub fn handle_roster(&self, update: &RosterUpdate) {
         let members: Arc<[RosterMember]> = update.members.as_slice().into();
         *self.inner.members.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&members);
+        self.renew_view();
         let placement = self.inner.config.activation.placement;
         let dropped = lock(&self.inner.cache).handle_roster(&members, placement);
         self.publish_drops(dropped.dropped);
@@ -245,6 +253,42 @@ impl Grains {
                 }
             }
         }
+    }
+
+    /// How the members stand, and who is kept out.
+    pub(crate) fn handle_membership(&self, view: &Arc<MembershipView>) {
+        *lock(&self.inner.membership) = Arc::clone(view);
+        self.renew_view();
+    }
+
+    /// An address is kept out from now on, or was let in again.
+    pub(crate) fn handle_quarantine(&self, authority: &Authority) {
+        let outcome = lock(&self.inner.cache).handle_authority_invalid(authority);
+        self.publish_drops(outcome.dropped);
+    }
+
+    /// Whether the actor with this PID can be reached, going by the newest view of the cluster.
+    ///
+    /// # Errors
+    /// The text is not the PID of anything that could be a grain.
+    pub fn resolve(&self, pid: &str) -> Result<ResolveResult, PidError> {
+        lock(&self.inner.resolver).resolve(pid)
+    }
+
+    /// Puts together what the roster and the membership say, under a new number.
+    fn renew_view(&self) {
+        let members = self.members();
+        // One at a time, so that a later view has a higher number.
+        let mut resolver = lock(&self.inner.resolver);
+        let membership = Arc::clone(&lock(&self.inner.membership));
+        let version = ViewVersion(resolver.view().version().0 + 1);
+        let view = ClusterView::new(version, &members, &membership.records.records, &membership.quarantine);
+        // It is newer by one.
+        resolver.handle_view(view).ok();
+    }
+
+    fn members(&self) -> Arc<[RosterMember]> {
+        Arc::clone(&self.inner.members.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// This node goes on under another id.
@@ -280,6 +324,15 @@ impl Grains {
         &self.inner.remote
     }
 
+    /// Why nothing may be sent to `pid`, if so.
+    pub(in crate::grains) fn obstacle(&self, pid: &ActorPid) -> Option<AttemptFailure> {
+        match lock(&self.inner.resolver).resolve_pid(pid.clone()) {
+            ResolveResult::Ready { .. } => None,
+            ResolveResult::Unreachable { authority, .. } => Some(AttemptFailure::Unreachable(authority)),
+            ResolveResult::Quarantine { authority, .. } => Some(AttemptFailure::Quarantined(authority)),
+        }
+    }
+
     /// Where `grain` was found last, if that is remembered.
     pub(in crate::grains) fn recall(&self, grain: &ClusterIdentity, now: TimerInstant) -> Option<ActorPid> {
         let (found, outcome) = lock(&self.inner.cache).get(grain, now);
@@ -295,7 +348,7 @@ impl Grains {
         if let Some(pid) = self.recall(grain, self.inner.clock.now()) {
             return Ok(pid);
         }
-        let members = Arc::clone(&self.inner.members.read().unwrap_or_else(PoisonError::into_inner));
+        let members = self.members();
         Err(self.inner.config.activation.placement.owner(grain, members.iter()).cloned())
     }
 
@@ -468,7 +521,7 @@ impl Grains {
         let terminated =
             ActivationTerminated { pid: Some((&remote_pid(pid)).into()), cluster_identity: Some(identity) };
         let message = Message::new(&terminated);
-        let members = Arc::clone(&self.inner.members.read().unwrap_or_else(PoisonError::into_inner));
+        let members = self.members();
         for member in members.iter().filter(|member| member.authority != *self.inner.remote.authority()) {
             let target = Pid::new(member.authority.as_str(), names::ACTOR_EVENT_STREAM);
             // Who misses it finds out with the next call.
@@ -485,7 +538,7 @@ impl Grains {
         let now = self.inner.clock.now();
         let outcome = match result {
             Ok(pid) => {
-                let members = Arc::clone(&self.inner.members.read().unwrap_or_else(PoisonError::into_inner));
+                let members = self.members();
                 let host = members.iter().find(|member| member.authority == *pid.authority());
                 if let Some(host) = host {
                     self.remember(grain, &pid, host.id.clone());

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use synod_core::gossip::GossipNameError;
-use synod_core::grains::IdentityError;
+use synod_core::grains::{IdentityError, PidError};
 use synod_core::membership::{
     ClusterEvent, ConfigError, Member, MembershipCoordinatorConfig, QuarantineReason,
 };
@@ -352,6 +352,9 @@ pub enum ClusterProviderError {
     /// Kind and identity do not name a grain.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// A text is not the PID of anything that could be a grain.
+    #[error(transparent)]
+    Pid(#[from] PidError),
     /// The name of a client is none that gossip can use.
     #[error(transparent)]
     Name(#[from] GossipNameError),

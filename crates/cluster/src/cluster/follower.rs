@@ -32,8 +32,10 @@ impl Follower {
         mut events: Subscription,
         mut hints: mpsc::Receiver<(MemberId, Authority)>,
     ) {
+        let mut views = self.membership.views();
         loop {
             tokio::select! {
+                Some(view) = views.next() => self.grains.handle_membership(&view),
                 delivery = events.recv() => match delivery {
                     None => return,
                     Some(Delivery::Event(event)) => self.follow(&event),
@@ -57,6 +59,10 @@ impl Follower {
             ClusterEvent::RosterUpdated { update, .. } => self.follow_roster(update),
             ClusterEvent::MemberStatusChanged { authority, to, .. } => {
                 self.pubsub.handle_reachability(authority, *to != NodeStatus::Suspect);
+            }
+            ClusterEvent::MemberQuarantined { authority, .. }
+            | ClusterEvent::QuarantineLifted { authority, .. } => {
+                self.grains.handle_quarantine(authority);
             }
             ClusterEvent::SelfRejoining { current, .. } => {
                 self.remote.open(&current.to_string());

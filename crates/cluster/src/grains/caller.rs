@@ -225,6 +225,10 @@ impl GrainRef {
     }
 
     fn resolved(&self, correlation: CorrelationId, pid: ActorPid) -> Option<Step> {
+        if let Some(obstacle) = self.grains.obstacle(&pid) {
+            self.grains.forget(&self.identity, &pid);
+            return self.failed(correlation, obstacle);
+        }
         self.decide(correlation, |router, now| router.handle_resolved(correlation, pid, now))
     }
 

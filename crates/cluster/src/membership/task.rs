@@ -276,6 +276,13 @@ impl MembershipHandle {
         last.ok().and_then(|shown| shown.exit.clone()).unwrap_or(MembershipExit::Aborted)
     }
 
+    /// Every view from now on, the present one first.
+    pub(crate) fn views(&self) -> MembershipViews {
+        let mut shown = self.shown.clone();
+        shown.mark_changed();
+        MembershipViews { shown }
+    }
+
     /// The latest view.
     #[must_use]
     pub fn view(&self) -> Arc<MembershipView> {
@@ -360,6 +367,21 @@ pub enum MembershipExit {
         /// Where it is.
         at: Authority,
     },
+}
+
+/// The views of a node, one after another. Who is slow misses some, but never the latest.
+#[derive(Debug)]
+pub(crate) struct MembershipViews {
+    shown: watch::Receiver<Shown>,
+}
+
+impl MembershipViews {
+    /// The next view; `None` once the membership has ended.
+    pub(crate) async fn next(&mut self) -> Option<Arc<MembershipView>> {
+        self.shown.changed().await.ok()?;
+        let shown = self.shown.borrow_and_update();
+        shown.exit.is_none().then(|| Arc::clone(&shown.view))
+    }
 }
 
 /// What a node believes about the cluster at one moment. Empty when the task has ended.
