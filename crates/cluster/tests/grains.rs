@@ -8,9 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use synod_cluster::grains::{CallError, Grain, GrainContext, GrainError, GrainKind};
 use synod_cluster::remote::{Message, RemoteConfig};
-use synod_cluster::{Cluster, ClusterConfig, ClusterProvider, Delivery};
-use synod_core::grains::{ActivationEvent, GrainEvent, GrainSnapshot};
-use synod_core::membership::ClusterEvent;
+use synod_cluster::{Cluster, ClusterConfig, ClusterProvider, ClusterProviderError, Delivery};
+use synod_core::grains::{ActivationEvent, GrainEvent, GrainSnapshot, ResolveResult};
+use synod_core::membership::{ClusterEvent, QuarantineReason};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -282,4 +282,56 @@ async fn a_grain_is_called_back_by_its_timers() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(ask(1).await, "{}");
     node.shutdown(true).await.expect("an end");
+}
+
+/// 2.1 to 2.5: whether an actor can be reached follows the newest view: who is there, who left, who is kept out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pid_is_resolved_by_who_is_there() {
+    let starts = Starts::default();
+    let a = start("a", &[], &starts).await;
+    let mut b = start("b", &[&a], &starts).await;
+    settle(&[&a, &b]).await;
+    let authority = b.remote().expect("running").authority().clone();
+    let pid = format!("{authority}/partition-activator/x$1");
+    let resolve = || a.resolve(&pid).expect("a PID");
+    let version_of = |result: &ResolveResult| match result {
+        ResolveResult::Ready { version, .. }
+        | ResolveResult::Unreachable { version, .. }
+        | ResolveResult::Quarantine { version, .. } => *version,
+    };
+    let ready = resolve();
+    let ResolveResult::Ready { pid: canonical, member, .. } = &ready else { panic!("{ready:?}") };
+    assert_eq!((canonical.to_string(), member.as_str().starts_with("b#")), (pid.clone(), true));
+
+    let membership = a.membership().expect("running").clone();
+    membership
+        .quarantine(authority.clone(), QuarantineReason::Requested("a test".into()))
+        .await
+        .expect("taken");
+    let kept_out =
+        until(|| Some(resolve()).filter(|now| matches!(now, ResolveResult::Quarantine { .. }))).await;
+    assert!(version_of(&kept_out) > version_of(&ready), "{kept_out:?}");
+    membership.release(authority.clone()).await.expect("taken");
+    until(|| Some(resolve()).filter(|now| matches!(now, ResolveResult::Ready { .. }))).await;
+
+    b.shutdown(true).await.expect("an end");
+    let gone = until(|| Some(resolve()).filter(|now| matches!(now, ResolveResult::Unreachable { .. }))).await;
+    assert!(version_of(&gone) > version_of(&kept_out), "{gone:?}");
+    assert!(matches!(a.resolve("127.0.0.1:1/x"), Ok(ResolveResult::Unreachable { node: None, .. })));
+    for text in ["no-slash", "127.0.0.1:70000/x", "127.0.0.1:1/eventstream"] {
+        assert!(matches!(a.resolve(text), Err(ClusterProviderError::Pid(_))), "{text}");
+    }
+}
+
+/// Looks until there is something. Nothing tells when a view has reached every part of a node.
+async fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let found = async {
+        loop {
+            match look() {
+                Some(found) => return found,
+                None => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, found).await.expect("in time")
 }
