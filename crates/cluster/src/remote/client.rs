@@ -21,7 +21,6 @@ use synod_core::roster::PeerRuntime;
 use synod_wire::limits::{BATCH_MESSAGES_SENT_MAX, BLOCK_LIST_MEMBERS_MAX};
 use synod_wire::remote::{RemoteMessage, ServerConnection};
 use synod_wire::{BatchBuilder, Dialect, Envelope, Frame, FrameError, Push, names};
-use tokio::net::TcpStream;
 use tokio_stream::Stream;
 use tonic::codec::Streaming;
 use tonic::transport::{Channel, Endpoint};
@@ -102,11 +101,13 @@ async fn open(
 
 async fn dial(inner: &Arc<Inner>, link: &Link) -> Result<Channel, ConnectError> {
     let counters = Arc::clone(&inner.counters);
-    let address = link.authority.as_str().to_owned();
+    let (network, own, peer) =
+        (inner.config.network.clone(), inner.authority.clone(), link.authority.clone());
     let connector = tower_service_fn(move |_: Uri| {
-        let (address, counters) = (address.clone(), Arc::clone(&counters));
+        let (network, own, peer) = (network.clone(), own.clone(), peer.clone());
+        let counters = Arc::clone(&counters);
         async move {
-            let stream = TcpStream::connect(address).await?;
+            let stream = network.connect(&own, &peer).await?;
             Ok::<_, io::Error>(TokioIo::new(Socket::outbound(stream, counters)?))
         }
     });

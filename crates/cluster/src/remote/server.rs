@@ -24,7 +24,6 @@ use synod_wire::limits::FRAME_BYTES_RECEIVED_MAX;
 use synod_wire::remote::connect_request::ConnectionType;
 use synod_wire::remote::{ConnectResponse, RemoteMessage, ServerConnection};
 use synod_wire::{Envelope, Frame, PidRef, ReceivedBatch, actor, names};
-use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::Stream;
 use tonic::Status;
@@ -37,13 +36,14 @@ use super::counters::add;
 use super::detach::detach;
 use super::link::Link;
 use super::message::{Message, TypeName};
+use super::network::Listener;
 use super::pid::Pid;
 use super::process::{Letter, Process};
 use super::socket::{Established, Socket};
 use super::{Inner, SystemKind, shut_down};
 
 /// Takes connections until the node shuts down.
-pub(super) async fn accept(inner: Arc<Inner>, listener: TcpListener) {
+pub(super) async fn accept(inner: Arc<Inner>, mut listener: Listener) {
     let mut shutdown = inner.shutdown.subscribe();
     let places = Arc::new(Semaphore::new(inner.config.inbound_connections_max));
     loop {
@@ -62,12 +62,12 @@ pub(super) async fn accept(inner: Arc<Inner>, listener: TcpListener) {
         };
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
             add(&inner.counters.connections_refused, 1);
-            inner.refuse(&peer.to_string(), "a connection beyond inbound_connections_max; it was closed");
+            inner.refuse(&peer, "a connection beyond inbound_connections_max; it was closed");
             continue;
         };
         let counters = Arc::clone(&inner.counters);
         match Socket::inbound(stream, counters, inner.config.handshake_timeout, place) {
-            Ok(socket) => inner.spawn(serve_connection(Arc::clone(&inner), socket, peer.to_string())),
+            Ok(socket) => inner.spawn(serve_connection(Arc::clone(&inner), socket, peer)),
             Err(error) => tracing::debug!(%error, %peer, "a connection was gone before it was served"),
         }
     }
