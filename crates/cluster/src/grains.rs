@@ -70,6 +70,8 @@ pub struct GrainsConfig {
     pub router: RouterConfig,
     /// How long and how many grains are remembered where they were found.
     pub cache: PidCacheConfig,
+    /// Feeds the pauses between attempts. A fixed seed makes a run repeatable; `None`, the default, draws one.
+    pub seed: Option<u64>,
 }
 
 impl GrainsConfig {
@@ -117,6 +119,8 @@ struct Inner {
     deadline_headers: RwLock<Option<(u64, Headers)>>,
     cache: Mutex<PidCache>,
     members: RwLock<Arc<[RosterMember]>>,
+    /// Told after everything was done that a roster asks for.
+    followed: watch::Sender<()>,
     /// When registry and cache want to be polled.
     wake_at: Mutex<[Option<TimerInstant>; 2]>,
     /// When the calls want to be polled at the latest, in nanoseconds.
@@ -155,7 +159,7 @@ impl Grains {
         let kind_configs = kinds.iter().map(|kind| kind.config.clone()).collect();
         let registry = VirtualActorRegistry::new(own, kind_configs, config.activation.clone())
             .map_err(GrainsConfigError::from)?;
-        let seed = RandomState::new().hash_one(());
+        let seed = config.seed.unwrap_or_else(|| RandomState::new().hash_one(()));
         let calls = Calls::new(&config.router, seed).map_err(GrainsConfigError::from)?;
         let cache = PidCache::new(config.cache.clone()).map_err(GrainsConfigError::from)?;
         let grains = Self {
@@ -170,6 +174,7 @@ impl Grains {
                 deadline_headers: RwLock::default(),
                 cache: Mutex::new(cache),
                 members: RwLock::new(Arc::from([])),
+                followed: watch::Sender::default(),
                 wake_at: Mutex::default(),
                 calls_wake_at: AtomicU64::new(u64::MAX),
                 timer: Notify::new(),
@@ -243,6 +248,7 @@ impl Grains {
                 }
             }
         }
+        self.inner.followed.send_replace(());
     }
 
     /// This node goes on under another id.
@@ -272,6 +278,16 @@ impl Grains {
     #[must_use]
     pub fn activation_counts(&self) -> BTreeMap<String, usize> {
         lock(&self.inner.registry).counts().map(|(kind, count)| (kind.to_owned(), count)).collect()
+    }
+
+    /// The members as calls see them.
+    pub(crate) fn members(&self) -> Arc<[RosterMember]> {
+        Arc::clone(&self.inner.members.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes whenever [`members`](Self::members) may have.
+    pub(crate) fn followed(&self) -> watch::Receiver<()> {
+        self.inner.followed.subscribe()
     }
 
     pub(crate) fn remote(&self) -> &Remote {

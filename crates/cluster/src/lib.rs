@@ -58,6 +58,7 @@ pub mod pubsub;
 pub mod quickstart;
 pub mod remote;
 pub mod roster;
+pub mod test_cluster;
 #[cfg(test)]
 mod testing;
 pub mod transport;
@@ -84,6 +85,7 @@ pub use provider::{ClusterProvider, ClusterProviderError, LocalClusterConfig, Lo
 pub use pubsub::{PubSub, PubSubConfig, PubSubConfigError, PubSubError};
 pub use quickstart::{QuickstartBootstrap, QuickstartReport, QuickstartSettings, QuickstartStep};
 pub use roster::{RosterTask, RosterWiring, SynodPeerListener};
+pub use test_cluster::{TestCluster, TestClusterBuilder, TestClusterError};
 /// # Example
 ///
 /// ```
