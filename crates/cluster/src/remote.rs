@@ -144,10 +144,16 @@ impl Remote {
         Ok(Self { inner })
     }
 
-    /// Takes and opens connections from now on. `member_id` is what peers know this life of the node by. Called again, it
-    /// only changes the id: streams that stand are not told.
+    /// Takes and opens connections from now on. `member_id` is what peers know this life of the node by. Called again
+    /// with another id it also opens the connections to peers anew, since those were told the old one.
     pub fn open(&self, member_id: &str) {
-        self.inner.member_id.send_replace(Some(Arc::from(member_id)));
+        self.inner.member_id.send_if_modified(|known| {
+            let is_new = known.as_deref() != Some(member_id);
+            if is_new {
+                *known = Some(Arc::from(member_id));
+            }
+            is_new
+        });
         if let Some(listener) = lock(&self.inner.listener).take() {
             self.inner.spawn(server::accept(Arc::clone(&self.inner), listener));
         }

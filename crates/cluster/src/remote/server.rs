@@ -305,11 +305,8 @@ impl StreamReader {
         link: Option<&Arc<Link>>,
     ) {
         let inner = Arc::clone(&self.inner);
-        if inner.is_blocked(&connection.member_id) {
-            add(&inner.counters.messages_from_blocked, batch.len());
-            inner.refuse(&self.peer, "messages of a blocked member; they were ignored");
-            return;
-        }
+        let is_blocked = inner.is_blocked(&connection.member_id);
+        let mut ignored = 0;
         if let (Some(link), Some(dialect)) = (link, batch.dialect()) {
             inner.note_dialect(link, dialect);
         }
@@ -326,6 +323,10 @@ impl StreamReader {
                     continue;
                 }
             };
+            if is_blocked && !inner.hears_blocked(envelope.target.id) {
+                ignored += 1;
+                continue;
+            }
             let (type_name, system) = match &last_type {
                 Some((text, name, system)) if same_text(text, envelope.type_name) => (name.clone(), *system),
                 _ => {
@@ -365,6 +366,10 @@ impl StreamReader {
             self.letters.push_back(Letter { request_id: envelope.target.request_id, message });
         }
         inner.deliver_group(&mut group, &mut self.letters, frame_bytes).await;
+        if ignored > 0 {
+            add(&inner.counters.messages_from_blocked, ignored);
+            inner.refuse(&self.peer, "messages of a blocked member; they were ignored");
+        }
     }
 
     fn type_name(&mut self, text: &str) -> TypeName {
@@ -401,6 +406,10 @@ impl<'a> Group<'a> {
 }
 
 impl Inner {
+    fn hears_blocked(&self, target: &str) -> bool {
+        self.processes.find(target).is_some_and(|process| process.hears_blocked())
+    }
+
     /// Delivers the letters of a group. Waits, with patience but not forever, for a mailbox that is full.
     async fn deliver_group(
         self: &Arc<Self>,
