@@ -219,7 +219,7 @@ impl Grains {
         tokio::time::timeout(patience, drained.wait_for(|drained| *drained)).await.is_ok()
     }
 
-    /// Closes the door. Calls that wait fail.
+    /// Closes the door. Calls that wait fail, and so do all that are made from now on.
     pub fn stop(&self) {
         self.inner.remote.unregister(names::ACTOR_PARTITION_ACTIVATOR);
         self.inner.remote.unregister(names::ACTOR_EVENT_STREAM);

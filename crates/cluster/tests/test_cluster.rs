@@ -184,6 +184,20 @@ async fn callers_of_a_node_that_dies_are_told() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_through_a_node_that_has_ended_fail_at_once() {
+    let mut cluster = builder().seed(5).start().await.expect("it settles");
+    let clients = [0, 1].map(|node| counter(&cluster, node, "a"));
+    cluster.kill(0);
+    cluster.stop(1).await.expect("in order");
+    for client in clients {
+        let began = Instant::now();
+        let error = client.add(1).await.expect_err("its node has ended");
+        assert!(matches!(error, CallError::ShutDown { .. }), "{error}");
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_of_a_dead_node_lives_on() {
     let mut cluster = builder().nodes(2).seed(6).start().await.expect("it settles");
     counter(&cluster, 0, "a").add(1).await.expect("reachable");
