@@ -85,7 +85,6 @@ pub use provider::{ClusterProvider, ClusterProviderError, LocalClusterConfig, Lo
 pub use pubsub::{PubSub, PubSubConfig, PubSubConfigError, PubSubError};
 pub use quickstart::{QuickstartBootstrap, QuickstartReport, QuickstartSettings, QuickstartStep};
 pub use roster::{RosterTask, RosterWiring, SynodPeerListener};
-pub use test_cluster::{TestCluster, TestClusterBuilder, TestClusterError};
 /// # Example
 ///
 /// ```
@@ -138,6 +137,7 @@ pub use test_cluster::{TestCluster, TestClusterBuilder, TestClusterError};
 pub use synod_macros::grain;
 #[doc(hidden)]
 pub use synod_macros::grain_of_facade;
+pub use test_cluster::{TestCluster, TestClusterBuilder, TestClusterError};
 pub use transport::{
     AttachError, GossipTransport, GossipTransportError, InMemoryNetwork, InMemoryNetworkConfigError,
     InMemoryTransport,

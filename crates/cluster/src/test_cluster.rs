@@ -354,7 +354,9 @@ impl TestCluster {
     fn is_settled(&self) -> bool {
         let expected: Option<BTreeMap<GossipMemberId, BTreeSet<String>>> = self
             .running()
-            .map(|(_, node)| Some((GossipMemberId::from(&node.own()?), node.kind_names().into_iter().collect())))
+            .map(|(_, node)| {
+                Some((GossipMemberId::from(&node.own()?), node.kind_names().into_iter().collect()))
+            })
             .collect();
         let Some(expected) = expected else { return false };
         self.running().filter_map(|(_, node)| node.grains()).all(|grains| {
@@ -382,7 +384,8 @@ impl TestCluster {
         let incarnations: Arc<Mutex<dyn IncarnationStore>> = Arc::new(Mutex::new(slot.incarnations.clone()));
         config.incarnations = incarnations;
         let lives = u64::from(u32::MAX) & slot.lives;
-        config.seed = Some(fastrand::Rng::with_seed(self.builder.seed ^ (number as u64) << 32 ^ lives).u64(..));
+        config.seed =
+            Some(fastrand::Rng::with_seed(self.builder.seed ^ (number as u64) << 32 ^ lives).u64(..));
         // Without seeds a node begins a cluster of its own. That is for whoever comes first, and for nobody else.
         if self.running().next().is_some() {
             let others = self.slots.iter().enumerate().filter(|(other, _)| *other != number);

@@ -124,7 +124,8 @@ async fn a_cut_that_is_shorter_than_a_call_only_delays_it() {
     let far = counter_on(&cluster, 0).await;
     counter(&cluster, 1, &far).add(1).await.expect("reachable");
     cluster.network().cut(&cluster.authority(0), &cluster.authority(1));
-    let client = counter(&cluster, 1, &far).with_timeout(Duration::from_secs(4)).with_retry(RetryPolicy::None);
+    let client =
+        counter(&cluster, 1, &far).with_timeout(Duration::from_secs(4)).with_retry(RetryPolicy::None);
     let call = tokio::spawn(async move { client.add(1).await });
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(!call.is_finished());

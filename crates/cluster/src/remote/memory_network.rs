@@ -162,7 +162,10 @@ impl MemoryNetwork {
     fn try_connect(&self, from: &Authority, to: &Authority) -> io::Result<Option<MemoryStream>> {
         let mut state = lock(&self.shared.state);
         if !state.listeners.contains_key(from) {
-            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, "whoever dials is not there any more"));
+            return Err(io::Error::new(
+                io::ErrorKind::AddrNotAvailable,
+                "whoever dials is not there any more",
+            ));
         }
         if state.is_cut(from, to) || state.is_cut(to, from) {
             return Ok(None);

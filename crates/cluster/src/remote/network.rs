@@ -27,7 +27,9 @@ pub enum Network {
 
 impl Network {
     /// Opens the listener of a node, and says where peers reach it.
-    pub(super) async fn listen(config: &RemoteConfig) -> Result<(Listener, Authority), super::RemoteStartError> {
+    pub(super) async fn listen(
+        config: &RemoteConfig,
+    ) -> Result<(Listener, Authority), super::RemoteStartError> {
         let failed = |address: String, error: &io::Error| super::RemoteStartError::Bind {
             address,
             reason: error.to_string(),

@@ -82,10 +82,7 @@ fn a_new_life_takes_along_what_was_written_and_nothing_of_the_old_id() {
     a.answer(&told);
 
     let outcome = a.gossiper.rejoin(id("a#2"), a.now).expect("a fresh id");
-    assert_eq!(
-        outcome.events,
-        [GossiperEvent::Blocked { member: id("a#1"), reason: BlockReason::Outlived }]
-    );
+    assert_eq!(outcome.events, [GossiperEvent::Blocked { member: id("a#1"), reason: BlockReason::Outlived }]);
     assert_eq!(a.values("k"), [("a#2".into(), "x".into())]);
     assert_eq!(a.gossiper.map_value(&key("m"), &map_key("e")).as_deref(), Some(&b"entry"[..]));
     // What b holds of the old life says nothing about the new one: everything is told again.
