@@ -239,6 +239,9 @@ impl StreamReader {
         // What the peer runs is believed only where this node dials it: anybody can claim another's address here, and a
         // Go node would die of what only synod nodes are sent.
         let link = self.inner.link_to(&connection.address);
+        if let Some(link) = &link {
+            self.inner.heard(&link.authority);
+        }
         let mut shutdown = self.inner.shutdown.subscribe();
         let mut useless = 0;
         loop {
