@@ -88,7 +88,8 @@ pub struct ClusterConfig {
     pub incarnations: Arc<Mutex<dyn IncarnationStore>>,
     /// How long a shutdown waits for messages that are still queued. 0 to 10 min. Default 5 s.
     pub shutdown_patience: Duration,
-    /// Feeds the choice of peers. A fixed seed makes a run repeatable; `None`, the default, draws one at every start.
+    /// Feeds the choice of peers and every other chance, where a part has no seed of its own. A fixed seed makes a run
+    /// repeatable; `None`, the default, draws one at every start.
     pub seed: Option<u64>,
 }
 
@@ -161,8 +162,15 @@ impl Cluster {
     ///
     /// # Errors
     /// A setting that cannot be used.
-    pub fn new(config: ClusterConfig) -> Result<Self, ClusterProviderError> {
+    pub fn new(mut config: ClusterConfig) -> Result<Self, ClusterProviderError> {
         config.validate()?;
+        if let Some(seed) = config.seed {
+            let mut seeds = fastrand::Rng::with_seed(seed);
+            for part in [&mut config.remote.seed, &mut config.gossip.seed, &mut config.grains.seed] {
+                let drawn = seeds.u64(..);
+                part.get_or_insert(drawn);
+            }
+        }
         let stream = EventStream::new(config.events)?;
         let extension = ClusterExtension::new(stream.clone(), ClusterCore::new(config.metrics_enabled));
         Ok(Self { config, clock: MonotonicClock::start(), stream, extension, parts: None })
@@ -425,7 +433,8 @@ impl Cluster {
         Ok(())
     }
 
-    fn kind_names(&self) -> Vec<String> {
+    /// The kinds that it hosts as a member.
+    pub(crate) fn kind_names(&self) -> Vec<String> {
         let topics = (!self.hosts_own_topics()).then_some(names::KIND_TOPIC);
         let kinds = self.config.kinds.iter().map(GrainKind::name).chain(topics);
         kinds.map(str::to_owned).collect()

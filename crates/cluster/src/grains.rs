@@ -75,6 +75,8 @@ pub struct GrainsConfig {
     pub router: RouterConfig,
     /// How long and how many grains are remembered where they were found.
     pub cache: PidCacheConfig,
+    /// Feeds the pauses between attempts. A fixed seed makes a run repeatable; `None`, the default, draws one.
+    pub seed: Option<u64>,
 }
 
 impl GrainsConfig {
@@ -124,6 +126,8 @@ struct Inner {
     members: RwLock<Arc<[RosterMember]>>,
     resolver: Mutex<Resolver>,
     membership: Mutex<Arc<MembershipView>>,
+    /// Told after everything was done that a roster asks for.
+    followed: watch::Sender<()>,
     /// When registry and cache want to be polled.
     wake_at: Mutex<[Option<TimerInstant>; 2]>,
     /// When the calls want to be polled at the latest, in nanoseconds.
@@ -162,7 +166,7 @@ impl Grains {
         let kind_configs = kinds.iter().map(|kind| kind.config.clone()).collect();
         let registry = VirtualActorRegistry::new(own, kind_configs, config.activation.clone())
             .map_err(GrainsConfigError::from)?;
-        let seed = RandomState::new().hash_one(());
+        let seed = config.seed.unwrap_or_else(|| RandomState::new().hash_one(()));
         let calls = Calls::new(&config.router, seed).map_err(GrainsConfigError::from)?;
         let cache = PidCache::new(config.cache.clone()).map_err(GrainsConfigError::from)?;
         let grains = Self {
@@ -179,6 +183,7 @@ impl Grains {
                 members: RwLock::new(Arc::from([])),
                 resolver: Mutex::default(),
                 membership: Mutex::default(),
+                followed: watch::Sender::default(),
                 wake_at: Mutex::default(),
                 calls_wake_at: AtomicU64::new(u64::MAX),
                 timer: Notify::new(),
@@ -223,7 +228,7 @@ impl Grains {
         tokio::time::timeout(patience, drained.wait_for(|drained| *drained)).await.is_ok()
     }
 
-    /// Closes the door. Calls that wait fail.
+    /// Closes the door. Calls that wait fail, and so do all that are made from now on.
     pub fn stop(&self) {
         self.inner.remote.unregister(names::ACTOR_PARTITION_ACTIVATOR);
         self.inner.remote.unregister(names::ACTOR_EVENT_STREAM);
@@ -253,6 +258,7 @@ impl Grains {
                 }
             }
         }
+        self.inner.followed.send_replace(());
     }
 
     /// How the members stand, and who is kept out.
@@ -318,6 +324,16 @@ impl Grains {
     #[must_use]
     pub fn activation_counts(&self) -> BTreeMap<String, usize> {
         lock(&self.inner.registry).counts().map(|(kind, count)| (kind.to_owned(), count)).collect()
+    }
+
+    /// The members as calls see them.
+    pub(crate) fn members(&self) -> Arc<[RosterMember]> {
+        Arc::clone(&self.inner.members.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes whenever [`members`](Self::members) may have.
+    pub(crate) fn followed(&self) -> watch::Receiver<()> {
+        self.inner.followed.subscribe()
     }
 
     pub(crate) fn remote(&self) -> &Remote {

@@ -58,6 +58,7 @@ pub mod pubsub;
 pub mod quickstart;
 pub mod remote;
 pub mod roster;
+pub mod test_cluster;
 #[cfg(test)]
 mod testing;
 pub mod transport;
@@ -136,6 +137,7 @@ pub use roster::{RosterTask, RosterWiring, SynodPeerListener};
 pub use synod_macros::grain;
 #[doc(hidden)]
 pub use synod_macros::grain_of_facade;
+pub use test_cluster::{TestCluster, TestClusterBuilder, TestClusterError};
 pub use transport::{
     AttachError, GossipTransport, GossipTransportError, InMemoryNetwork, InMemoryNetworkConfigError,
     InMemoryTransport,

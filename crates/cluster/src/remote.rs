@@ -24,7 +24,9 @@ mod counters;
 mod detach;
 mod link;
 mod mailbox;
+mod memory_network;
 mod message;
+mod network;
 mod pid;
 mod post;
 mod process;
@@ -39,7 +41,9 @@ pub use actor::{Actor, ActorContext};
 pub use config::{RemoteConfig, RemoteConfigError};
 pub use counters::RemoteCounters;
 pub use link::Lane;
+pub use memory_network::MemoryNetwork;
 pub use message::{DecodeMessageError, Message, TypeName};
+pub use network::Network;
 pub use pid::Pid;
 pub use process::{Letter, Process, ProcessEnded, RegisterError, SystemMessage};
 pub use requests::RequestError;
@@ -47,7 +51,6 @@ pub use requests::RequestError;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -58,7 +61,6 @@ use synod_core::{Authority, TimerInstant};
 use synod_wire::actor::{PoisonPill, Stop, TerminatedReason};
 use synod_wire::limits::ACTOR_ID_BYTES_MAX;
 use synod_wire::names;
-use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
@@ -68,6 +70,7 @@ use crate::lock;
 use cell::ActorCell;
 use counters::add;
 use link::{LaneBounds, Link, Outgoing};
+use network::Listener;
 use pid::AutoIds;
 use process::ProcessRegistry;
 use requests::{PendingRequest, PendingRequests};
@@ -95,13 +98,8 @@ impl Remote {
         clock: MonotonicClock,
     ) -> Result<Self, RemoteStartError> {
         config.validate()?;
-        let failed = |source: io::Error| RemoteStartError::Bind {
-            address: config.bind.to_string(),
-            reason: source.to_string(),
-        };
-        let listener = TcpListener::bind(config.bind).await.map_err(failed)?;
-        let authority = config.advertised_at(listener.local_addr().map_err(failed)?)?;
-        let seed = RandomState::new().hash_one(authority.as_str());
+        let (listener, authority) = Network::listen(&config).await?;
+        let seed = config.seed.unwrap_or_else(|| RandomState::new().hash_one(authority.as_str()));
         let machine =
             OutboundPipeline::new(config.outbound.clone(), seed).map_err(RemoteConfigError::from)?;
         let address: Arc<str> = Arc::from(authority.as_str());
@@ -146,10 +144,16 @@ impl Remote {
         Ok(Self { inner })
     }
 
-    /// Takes and opens connections from now on. `member_id` is what peers know this life of the node by. Called again, it
-    /// only changes the id: streams that stand are not told.
+    /// Takes and opens connections from now on. `member_id` is what peers know this life of the node by. Called again
+    /// with another id it also opens the connections to peers anew, since those were told the old one.
     pub fn open(&self, member_id: &str) {
-        self.inner.member_id.send_replace(Some(Arc::from(member_id)));
+        self.inner.member_id.send_if_modified(|known| {
+            let is_new = known.as_deref() != Some(member_id);
+            if is_new {
+                *known = Some(Arc::from(member_id));
+            }
+            is_new
+        });
         if let Some(listener) = lock(&self.inner.listener).take() {
             self.inner.spawn(server::accept(Arc::clone(&self.inner), listener));
         }
@@ -545,7 +549,7 @@ struct Inner {
     address: Arc<str>,
     authority: Authority,
     /// Until the node is opened.
-    listener: Mutex<Option<TcpListener>>,
+    listener: Mutex<Option<Listener>>,
     /// Known once the node is opened.
     member_id: watch::Sender<Option<Arc<str>>>,
     blocked: RwLock<Arc<BTreeSet<String>>>,

@@ -49,6 +49,11 @@ impl<K: Ord + Clone> DeadlineQueue<K> {
         Some(key)
     }
 
+    /// The time of `key`, if it has one.
+    pub(crate) fn get(&self, key: &K) -> Option<TimerInstant> {
+        self.at.get(key).copied()
+    }
+
     /// The earliest time set.
     pub(crate) fn next(&self) -> Option<TimerInstant> {
         self.order.first().map(|(at, _)| *at)

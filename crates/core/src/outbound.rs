@@ -329,6 +329,18 @@ impl<M> OutboundPipeline<M> {
         Ok(self.finish(out))
     }
 
+    /// `target` has just been heard from, over a connection of its own: it is there, so the pause before the next try is
+    /// cut down to the shortest one. Harmless when there is none.
+    pub fn handle_heard(&mut self, target: &Authority, now: TimerInstant) -> OutboundOutcome<M> {
+        if self.associations.get(target).is_some_and(|association| association.pausing) {
+            let soon = now + self.config.backoff_min;
+            if self.timers.get(target).is_some_and(|planned| planned > soon) {
+                self.timers.set(target, soon);
+            }
+        }
+        self.finish(OutboundOutcome::default())
+    }
+
     /// Keeps `target` out until `until` (`None`: until released). What waits becomes dead letters. A quarantine is kept
     /// whatever the number of associations: whoever asks for it bounds the number of quarantines.
     pub fn handle_quarantine(

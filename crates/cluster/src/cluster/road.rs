@@ -144,6 +144,11 @@ impl Process for MembershipLetters {
     fn tell(&self, _: SystemMessage) -> Result<(), ProcessEnded> {
         Ok(())
     }
+
+    /// Membership knows itself whose word still counts.
+    fn hears_blocked(&self) -> bool {
+        true
+    }
 }
 
 /// The road of gossip state.

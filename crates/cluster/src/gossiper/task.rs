@@ -348,13 +348,13 @@ impl<T: GossipTransport + 'static> GossipTask<T> {
     }
 
     /// Whether a member that is not in the roster will never come back. Membership knows better than the roster: it may
-    /// hold somebody alive that the roster leaves out for now.
+    /// hold somebody alive that the roster leaves out for now, or know nothing yet because this node begins a new life.
     fn is_over(&self, member: &GossipMemberId) -> bool {
-        let held_alive = |membership: &MembershipTask<T>| {
+        let may_live = |membership: &MembershipTask<T>| {
             let member = member.as_str().parse::<MemberId>();
-            member.is_ok_and(|member| membership.holds_alive(&member))
+            member.is_ok_and(|member| !membership.knows_end_of(&member))
         };
-        *member != self.own && !self.membership.as_ref().is_some_and(held_alive)
+        *member != self.own && !self.membership.as_ref().is_some_and(may_live)
     }
 
     /// When the membership begins a new life, the old id is dead to everybody, and so it is to gossip.

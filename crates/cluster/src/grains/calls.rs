@@ -40,6 +40,7 @@ pub(super) struct Calls {
 struct Shard {
     router: GrainRpcRouter,
     waiting: HashMap<CorrelationId, Slot, BuildHasherDefault<NumberHasher>>,
+    is_stopped: bool,
 }
 
 /// Where a call hears what to do next.
@@ -57,7 +58,7 @@ impl Calls {
         let shards = (0..count as u64).map(|index| {
             let router = GrainRpcRouter::new(config.clone(), seed.wrapping_add(index))?;
             let router = router.numbered(index, count as u64);
-            Ok(Mutex::new(Shard { router, waiting: HashMap::default() }))
+            Ok(Mutex::new(Shard { router, waiting: HashMap::default(), is_stopped: false }))
         });
         Ok(Self { shards: shards.collect::<Result<_, RouterConfigError>>()?, hasher: RandomState::new() })
     }
@@ -70,6 +71,11 @@ impl Calls {
     ) -> (CorrelationId, Option<Step>, RouterOutcome) {
         let mut shard = lock(self.shard_of(&request.grain));
         let (correlation, mut outcome) = shard.router.call(request, now);
+        if shard.is_stopped {
+            // Nobody looks at deadlines any more. Who waits without a slot learns that the node stops.
+            drop(shard.router.cancel(correlation, now));
+            return (correlation, None, RouterOutcome::default());
+        }
         let first = take_own(correlation, &mut outcome);
         if !matches!(first, Some(Step::Ended(_))) {
             shard.waiting.insert(correlation, Slot::default());
@@ -148,10 +154,14 @@ impl Calls {
         self.shard(correlation).waiting.remove(&correlation).is_some()
     }
 
-    /// Nobody is told anything any more.
+    /// Nobody is told anything any more, and whoever calls from now on is told that.
     pub(super) fn stop(&self) {
         for shard in &self.shards {
-            let waiting = std::mem::take(&mut lock(shard).waiting);
+            let waiting = {
+                let mut shard = lock(shard);
+                shard.is_stopped = true;
+                std::mem::take(&mut shard.waiting)
+            };
             for waker in waiting.into_values().filter_map(|slot| slot.waker) {
                 waker.wake();
             }

@@ -134,6 +134,15 @@ impl<T: GossipTransport + 'static> MembershipTask<T> {
         record.is_some_and(|record| record.member == *member && !record.status.is_final())
     }
 
+    /// Whether this life of `member` is over for certain: it ended, or a later one began.
+    pub(crate) fn knows_end_of(&self, member: &MemberId) -> bool {
+        let record = self.driver.coordinator().record(&member.node);
+        record.is_some_and(|record| {
+            let (known, asked) = (record.member.incarnation, member.incarnation);
+            known > asked || known == asked && record.status.is_final()
+        })
+    }
+
     async fn run(mut self) {
         let exit = loop {
             if let Some(exit) = self.turn().await {

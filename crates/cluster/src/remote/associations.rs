@@ -51,6 +51,11 @@ impl Inner {
         }
     }
 
+    /// A peer opened a stream to this node.
+    pub(super) fn heard(self: &Arc<Self>, authority: &Authority) {
+        self.drive(|_, machine, now| machine.handle_heard(authority, now));
+    }
+
     /// Keeps an address out until `until` (`None`: until it is released).
     pub(super) fn quarantine(self: &Arc<Self>, authority: &Authority, reason: &str, until: Option<Duration>) {
         let until = until.map(|pause| self.clock.now() + pause);

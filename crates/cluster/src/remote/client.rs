@@ -21,7 +21,6 @@ use synod_core::roster::PeerRuntime;
 use synod_wire::limits::{BATCH_MESSAGES_SENT_MAX, BLOCK_LIST_MEMBERS_MAX};
 use synod_wire::remote::{RemoteMessage, ServerConnection};
 use synod_wire::{BatchBuilder, Dialect, Envelope, Frame, FrameError, Push, names};
-use tokio::net::TcpStream;
 use tokio_stream::Stream;
 use tonic::codec::Streaming;
 use tonic::transport::{Channel, Endpoint};
@@ -42,8 +41,8 @@ pub(super) async fn run(inner: Arc<Inner>, link: Arc<Link>, number: u64) {
         () = link.hang_up.notified() => return,
         () = shut_down(&mut shutdown) => return,
     };
-    let answers = match opened {
-        Ok(Ok(answers)) => answers,
+    let (answers, own) = match opened {
+        Ok(Ok(opened)) => opened,
         Ok(Err(error)) => {
             tracing::debug!(peer = %link.authority, %error, "a connection could not be opened");
             return inner.connect_failed(&link, number);
@@ -62,6 +61,8 @@ pub(super) async fn run(inner: Arc<Inner>, link: Arc<Link>, number: u64) {
         end = end_of(&mut user) => end,
         () = link.hang_up.notified() => End::HungUp,
         () = shut_down(&mut shutdown) => End::HungUp,
+        // The peer knows this connection by the life that is over, and may have blocked that.
+        () = renamed(&inner, &own) => End::HungUp,
     };
     tracing::debug!(peer = %link.authority, ?end, "a connection ended");
     // A Go node of the other dialect cannot even read the first frame, and says so with this code.
@@ -91,22 +92,33 @@ async fn open(
     inner: &Arc<Inner>,
     link: &Arc<Link>,
     number: u64,
-) -> Result<[Streaming<Bytes>; 2], ConnectError> {
+) -> Result<([Streaming<Bytes>; 2], Arc<str>), ConnectError> {
+    let own = inner.member_id().await;
     let channel = dial(inner, link).await?;
     let mut streams = Vec::with_capacity(2);
     for lane in Lane::ALL {
-        streams.push(open_stream(inner, link, number, lane, &channel).await?);
+        streams.push(open_stream(inner, link, number, lane, (&channel, &own)).await?);
     }
-    streams.try_into().map_err(|_| ConnectError::Dial("two streams were opened".into()))
+    let streams = streams.try_into().map_err(|_| ConnectError::Dial("two streams were opened".into()))?;
+    Ok((streams, own))
+}
+
+/// Waits until this node is known by another id than `own`.
+async fn renamed(inner: &Inner, own: &str) {
+    let mut member_id = inner.member_id.subscribe();
+    // The sender lives as long as the node.
+    drop(member_id.wait_for(|known| known.as_deref() != Some(own)).await);
 }
 
 async fn dial(inner: &Arc<Inner>, link: &Link) -> Result<Channel, ConnectError> {
     let counters = Arc::clone(&inner.counters);
-    let address = link.authority.as_str().to_owned();
+    let (network, own, peer) =
+        (inner.config.network.clone(), inner.authority.clone(), link.authority.clone());
     let connector = tower_service_fn(move |_: Uri| {
-        let (address, counters) = (address.clone(), Arc::clone(&counters));
+        let (network, own, peer) = (network.clone(), own.clone(), peer.clone());
+        let counters = Arc::clone(&counters);
         async move {
-            let stream = TcpStream::connect(address).await?;
+            let stream = network.connect(&own, &peer).await?;
             Ok::<_, io::Error>(TokioIo::new(Socket::outbound(stream, counters)?))
         }
     });
@@ -123,9 +135,9 @@ async fn open_stream(
     link: &Arc<Link>,
     number: u64,
     lane: Lane,
-    channel: &Channel,
+    (channel, own): (&Channel, &str),
 ) -> Result<Streaming<Bytes>, ConnectError> {
-    let hello = hello(inner).await?;
+    let hello = hello(inner, own)?;
     let frames = LaneFrames::new(Arc::clone(inner), Arc::clone(link), lane, number, hello);
     let mut grpc = tonic::client::Grpc::new(channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
     grpc.ready().await.map_err(|error| ConnectError::Dial(error.to_string()))?;
@@ -151,9 +163,9 @@ async fn open_stream(
 }
 
 /// What a node says first.
-async fn hello(inner: &Inner) -> Result<Bytes, FrameError> {
+fn hello(inner: &Inner, own: &str) -> Result<Bytes, FrameError> {
     let connection = ServerConnection {
-        member_id: inner.member_id().await.to_string(),
+        member_id: own.to_owned(),
         address: inner.address.to_string(),
         block_list: inner.blocked().iter().take(BLOCK_LIST_MEMBERS_MAX).cloned().collect(),
         runtime: super::RUNTIME.to_owned(),

@@ -7,12 +7,18 @@ use synod_core::Authority;
 use synod_core::outbound::{OutboundConfig, OutboundConfigError, OverflowPolicy};
 use synod_wire::Dialect;
 
+use super::memory_network::MemoryNetwork;
+use super::network::Network;
+
 /// Settings of a [`Remote`](super::Remote).
 #[derive(Clone, Debug)]
 pub struct RemoteConfig {
+    /// What connections are made of. Default [`Network::Tcp`].
+    pub network: Network,
     /// Where to listen. Port 0 lets the system choose.
     pub bind: SocketAddr,
-    /// Where peers reach this node, if that is not where it listens. Required when it listens on all addresses.
+    /// Where peers reach this node, if that is not where it listens. Required when it listens on all addresses,
+    /// and on a network in memory.
     pub advertised: Option<Authority>,
     /// The dialect of protoactor-go in which a peer is spoken to before it has said anything. Default B.
     pub default_dialect: Dialect,
@@ -41,6 +47,8 @@ pub struct RemoteConfig {
     pub processes_max: usize,
     /// Most requests that wait for an answer. 1 to 100 000 000. Default 1 000 000.
     pub requests_max: usize,
+    /// Feeds the pauses between attempts to connect. A fixed seed makes a run repeatable; `None`, the default, draws one.
+    pub seed: Option<u64>,
 }
 
 impl RemoteConfig {
@@ -48,6 +56,7 @@ impl RemoteConfig {
     #[must_use]
     pub fn new(bind: SocketAddr) -> Self {
         Self {
+            network: Network::Tcp,
             bind,
             advertised: None,
             default_dialect: Dialect::default(),
@@ -62,7 +71,15 @@ impl RemoteConfig {
             mailbox_patience: Duration::from_secs(1),
             processes_max: 1_000_000,
             requests_max: 1_000_000,
+            seed: None,
         }
+    }
+
+    /// The defaults for a node at `authority` on a network inside this process.
+    #[must_use]
+    pub fn in_memory(network: MemoryNetwork, authority: Authority) -> Self {
+        let bind = SocketAddr::from(([0, 0, 0, 0], 0));
+        Self { network: Network::Memory(network), advertised: Some(authority), ..Self::new(bind) }
     }
 
     /// Checks every field.
@@ -96,7 +113,9 @@ impl RemoteConfig {
                 return Err(RemoteConfigError::Duration { field, value, min, max });
             }
         }
-        if self.advertised.is_none() && self.bind.ip().is_unspecified() {
+        if self.advertised.is_none()
+            && (self.bind.ip().is_unspecified() || matches!(self.network, Network::Memory(_)))
+        {
             return Err(RemoteConfigError::NotAdvertised { bind: self.bind });
         }
         Ok(())

@@ -61,6 +61,12 @@ pub trait Process: Send + Sync {
     fn room(&self) -> Option<Arc<Notify>> {
         None
     }
+
+    /// Whether it is also for members that are blocked here. That is for whoever judges who is blocked: the other side of
+    /// a split has to be heard, or the split never ends.
+    fn hears_blocked(&self) -> bool {
+        false
+    }
 }
 
 /// The process takes no more messages. Nothing was taken.

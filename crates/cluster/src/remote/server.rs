@@ -24,7 +24,6 @@ use synod_wire::limits::FRAME_BYTES_RECEIVED_MAX;
 use synod_wire::remote::connect_request::ConnectionType;
 use synod_wire::remote::{ConnectResponse, RemoteMessage, ServerConnection};
 use synod_wire::{Envelope, Frame, PidRef, ReceivedBatch, actor, names};
-use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::Stream;
 use tonic::Status;
@@ -37,13 +36,14 @@ use super::counters::add;
 use super::detach::detach;
 use super::link::Link;
 use super::message::{Message, TypeName};
+use super::network::Listener;
 use super::pid::Pid;
 use super::process::{Letter, Process};
 use super::socket::{Established, Socket};
 use super::{Inner, SystemKind, shut_down};
 
 /// Takes connections until the node shuts down.
-pub(super) async fn accept(inner: Arc<Inner>, listener: TcpListener) {
+pub(super) async fn accept(inner: Arc<Inner>, mut listener: Listener) {
     let mut shutdown = inner.shutdown.subscribe();
     let places = Arc::new(Semaphore::new(inner.config.inbound_connections_max));
     loop {
@@ -62,12 +62,12 @@ pub(super) async fn accept(inner: Arc<Inner>, listener: TcpListener) {
         };
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
             add(&inner.counters.connections_refused, 1);
-            inner.refuse(&peer.to_string(), "a connection beyond inbound_connections_max; it was closed");
+            inner.refuse(&peer, "a connection beyond inbound_connections_max; it was closed");
             continue;
         };
         let counters = Arc::clone(&inner.counters);
         match Socket::inbound(stream, counters, inner.config.handshake_timeout, place) {
-            Ok(socket) => inner.spawn(serve_connection(Arc::clone(&inner), socket, peer.to_string())),
+            Ok(socket) => inner.spawn(serve_connection(Arc::clone(&inner), socket, peer)),
             Err(error) => tracing::debug!(%error, %peer, "a connection was gone before it was served"),
         }
     }
@@ -239,6 +239,9 @@ impl StreamReader {
         // What the peer runs is believed only where this node dials it: anybody can claim another's address here, and a
         // Go node would die of what only synod nodes are sent.
         let link = self.inner.link_to(&connection.address);
+        if let Some(link) = &link {
+            self.inner.heard(&link.authority);
+        }
         let mut shutdown = self.inner.shutdown.subscribe();
         let mut useless = 0;
         loop {
@@ -305,11 +308,8 @@ impl StreamReader {
         link: Option<&Arc<Link>>,
     ) {
         let inner = Arc::clone(&self.inner);
-        if inner.is_blocked(&connection.member_id) {
-            add(&inner.counters.messages_from_blocked, batch.len());
-            inner.refuse(&self.peer, "messages of a blocked member; they were ignored");
-            return;
-        }
+        let is_blocked = inner.is_blocked(&connection.member_id);
+        let mut ignored = 0;
         if let (Some(link), Some(dialect)) = (link, batch.dialect()) {
             inner.note_dialect(link, dialect);
         }
@@ -326,6 +326,10 @@ impl StreamReader {
                     continue;
                 }
             };
+            if is_blocked && !inner.hears_blocked(envelope.target.id) {
+                ignored += 1;
+                continue;
+            }
             let (type_name, system) = match &last_type {
                 Some((text, name, system)) if same_text(text, envelope.type_name) => (name.clone(), *system),
                 _ => {
@@ -365,6 +369,10 @@ impl StreamReader {
             self.letters.push_back(Letter { request_id: envelope.target.request_id, message });
         }
         inner.deliver_group(&mut group, &mut self.letters, frame_bytes).await;
+        if ignored > 0 {
+            add(&inner.counters.messages_from_blocked, ignored);
+            inner.refuse(&self.peer, "messages of a blocked member; they were ignored");
+        }
     }
 
     fn type_name(&mut self, text: &str) -> TypeName {
@@ -401,6 +409,10 @@ impl<'a> Group<'a> {
 }
 
 impl Inner {
+    fn hears_blocked(&self, target: &str) -> bool {
+        self.processes.find(target).is_some_and(|process| process.hears_blocked())
+    }
+
     /// Delivers the letters of a group. Waits, with patience but not forever, for a mailbox that is full.
     async fn deliver_group(
         self: &Arc<Self>,

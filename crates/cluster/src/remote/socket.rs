@@ -1,4 +1,4 @@
-//! A TCP stream that counts its bytes and does not wait forever for a peer that says nothing.
+//! A connection that counts its bytes and does not wait forever for a peer that says nothing.
 
 use std::io;
 use std::pin::Pin;
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
 
 use super::counters::{RemoteCounters, add};
+use super::network::ByteStream;
 
 /// Whether the peer of a connection has said who it is, or has failed to in time.
 #[derive(Clone, Debug, Default)]
@@ -37,9 +37,9 @@ impl Established {
     }
 }
 
-/// A counted TCP stream.
+/// A counted connection.
 pub(super) struct Socket {
-    stream: TcpStream,
+    stream: ByteStream,
     counters: Arc<RemoteCounters>,
     established: Established,
     patience: Option<Pin<Box<Sleep>>>,
@@ -49,14 +49,14 @@ pub(super) struct Socket {
 
 impl Socket {
     /// A connection to a peer.
-    pub(super) fn outbound(stream: TcpStream, counters: Arc<RemoteCounters>) -> io::Result<Self> {
+    pub(super) fn outbound(stream: ByteStream, counters: Arc<RemoteCounters>) -> io::Result<Self> {
         configure(&stream)?;
         Ok(Self { stream, counters, established: Established::default(), patience: None, _permit: None })
     }
 
     /// A connection from a peer, which has `patience` to say who it is.
     pub(super) fn inbound(
-        stream: TcpStream,
+        stream: ByteStream,
         counters: Arc<RemoteCounters>,
         patience: Duration,
         permit: OwnedSemaphorePermit,
@@ -73,7 +73,8 @@ impl Socket {
 }
 
 /// Small frames go out at once; a peer whose machine is gone is noticed without gRPC's pings, which Go takes for abuse.
-fn configure(stream: &TcpStream) -> io::Result<()> {
+fn configure(stream: &ByteStream) -> io::Result<()> {
+    let ByteStream::Tcp(stream) = stream else { return Ok(()) };
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)

@@ -83,7 +83,8 @@ impl Gossiper {
     }
 
     /// Goes on as `own`, a new life of this node: what this node wrote, its checks and what it knows of others stay.
-    /// The old life is blocked, so that echoes of it are not taken for news of somebody else.
+    /// The old life is blocked, so that echoes of it are not taken for news of somebody else. Whom the driver had asked to
+    /// block is not blocked any more: a node that begins a new life yields to those whom it had declared dead.
     ///
     /// # Errors
     /// Refused while not running, and under an id that is blocked.

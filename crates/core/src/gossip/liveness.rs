@@ -2,7 +2,8 @@
 //!
 //! A sign of life is a heartbeat with a greater number than the last, noted at the time it arrived *here*: an echo of an
 //! old one is none, and no clock is compared with another. Whoever is silent for too long is blocked, and so is whoever
-//! says goodbye. A blocked id never returns, because ids are never used twice; its process may, under a new one.
+//! says goodbye. A blocked id never returns, because ids are never used twice; its process may, under a new one. Only a
+//! verdict of this node's own side of a split can be wrong, and is taken back when this node changes sides.
 
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -21,6 +22,8 @@ pub enum BlockReason {
     Left,
     /// The driver asked for it.
     Requested,
+    /// It is this node itself, in an earlier life.
+    Outlived,
 }
 
 /// Signs of life and the block list.
@@ -78,6 +81,12 @@ impl Liveness {
         self.blocked.insert(member.clone(), reason);
         self.blocked_order.push_back(member.clone());
         true
+    }
+
+    /// Takes back what was blocked on request. What silence and farewells have shown is true for anybody.
+    pub(super) fn pardon_requested(&mut self) {
+        self.blocked.retain(|_, reason| *reason != BlockReason::Requested);
+        self.blocked_order.retain(|member| self.blocked.contains_key(member));
     }
 
     /// The farewell of a member is told until `until`, which never lies before that of an earlier call.

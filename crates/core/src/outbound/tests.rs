@@ -53,6 +53,38 @@ fn messages_wait_for_the_connection_and_keep_their_order() {
     assert_eq!((delivered(&outcome), outcome.wake_at), (vec![7], None));
 }
 
+/// A node that comes back after a long absence dials its peers. They need not wait out their own long pauses.
+#[test]
+fn whoever_is_heard_is_dialled_soon() {
+    let config = OutboundConfig { connect_failures_max: 100, ..OutboundConfig::default() };
+    let shortest = config.backoff_min;
+    let mut pipeline = pipeline(config);
+    pipeline.send(&peer(), 1, 10);
+    let mut now = at(0);
+    let mut pause = Duration::ZERO;
+    for _ in 0..10 {
+        let planned = pipeline.handle_connect_failed(&peer(), now).expect("asked for").wake_at;
+        pause = planned.expect("another try").saturating_since(now);
+        now = planned.expect("another try");
+        assert_eq!(pipeline.poll(now).connect, [peer()]);
+    }
+    assert!(pause > Duration::from_secs(5));
+    let outcome = pipeline.handle_connect_failed(&peer(), now).expect("asked for");
+    assert!(outcome.wake_at > Some(now + Duration::from_secs(5)));
+    // It does not get sooner, or later, by being heard again.
+    let soon = now + shortest;
+    assert_eq!(pipeline.handle_heard(&peer(), now).wake_at, Some(soon));
+    assert_eq!(pipeline.handle_heard(&peer(), now + shortest / 2).wake_at, Some(soon));
+    assert_eq!(pipeline.poll(soon).connect, [peer()]);
+    // While a connection is on its way, or stands, or nothing is known, there is nothing to cut down.
+    assert_eq!(pipeline.handle_heard(&peer(), soon).wake_at, None);
+    let outcome = pipeline.handle_connected(&peer(), soon).expect("asked for");
+    assert_eq!(delivered(&outcome), [1]);
+    assert_eq!(pipeline.handle_heard(&peer(), soon).wake_at, None);
+    let stranger = Authority::new("stranger.test:1").expect("an address");
+    assert_eq!(pipeline.handle_heard(&stranger, soon).wake_at, None);
+}
+
 #[test]
 fn a_full_queue_drops_the_oldest_and_tells_each_loss() {
     let mut pipeline = pipeline(small(OverflowPolicy::DropOldest));

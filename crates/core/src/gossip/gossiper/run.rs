@@ -116,7 +116,9 @@ impl Run {
             self.touched.keys.extend(written.iter().map(|(key, _)| key.clone()));
         }
         self.members.insert(own);
-        self.block(&old, BlockReason::Requested, out);
+        // This node was the one that was cut off: whomever it has declared dead meanwhile is who lets it in again.
+        self.liveness.pardon_requested();
+        self.block(&old, BlockReason::Outlived, out);
         Ok(())
     }
 

@@ -82,10 +82,7 @@ fn a_new_life_takes_along_what_was_written_and_nothing_of_the_old_id() {
     a.answer(&told);
 
     let outcome = a.gossiper.rejoin(id("a#2"), a.now).expect("a fresh id");
-    assert_eq!(
-        outcome.events,
-        [GossiperEvent::Blocked { member: id("a#1"), reason: BlockReason::Requested }]
-    );
+    assert_eq!(outcome.events, [GossiperEvent::Blocked { member: id("a#1"), reason: BlockReason::Outlived }]);
     assert_eq!(a.values("k"), [("a#2".into(), "x".into())]);
     assert_eq!(a.gossiper.map_value(&key("m"), &map_key("e")).as_deref(), Some(&b"entry"[..]));
     // What b holds of the old life says nothing about the new one: everything is told again.
@@ -96,6 +93,24 @@ fn a_new_life_takes_along_what_was_written_and_nothing_of_the_old_id() {
     assert_eq!(a.gossiper.consensus(check), Some(&[b"x".to_vec()][..]));
     // There is no way back.
     assert_eq!(a.gossiper.rejoin(id("a#1"), a.now), Err(GossiperError::Blocked { member: id("a#1") }));
+}
+
+/// Who changes sides after a split had declared those dead who now let it in.
+#[test]
+fn a_new_life_takes_back_the_verdicts_of_the_old_one_and_nothing_else() {
+    let mut a = Subject::new("a#1", &["a#1", "b", "c"]);
+    a.gossiper.handle_block(&id("b"), a.now).expect("running");
+    assert!(a.gossiper.handle_request(&id("b"), &GossipState::default(), a.now).is_err());
+    a.gossiper.rejoin(id("a#2"), a.now).expect("a fresh id");
+    a.gossiper.set_members(&[id("a#2"), id("b"), id("c")], a.now).expect("room");
+    a.hear("b", &[("b", "k", "x", 1)]);
+    assert_eq!(a.values("k"), [("b".into(), "x".into())], "b is heard again");
+
+    // Its own earlier lives stay blocked through any number of new ones.
+    a.gossiper.rejoin(id("a#3"), a.now).expect("a fresh id");
+    let blocked: Vec<_> = a.gossiper.blocked_members().collect();
+    let outlived = BlockReason::Outlived;
+    assert_eq!(blocked, [(&id("a#1"), outlived), (&id("a#2"), outlived)]);
 }
 
 /// R2.2, R6.1, R6.2: the heartbeat is rewritten each round with what the driver counted.
