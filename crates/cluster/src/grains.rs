@@ -293,10 +293,6 @@ impl Grains {
         resolver.handle_view(view).ok();
     }
 
-    fn members(&self) -> Arc<[RosterMember]> {
-        Arc::clone(&self.inner.members.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
     /// This node goes on under another id.
     pub fn handle_rejoin(&self, own: GossipMemberId) {
         lock(&self.inner.registry).handle_rejoin(own);
