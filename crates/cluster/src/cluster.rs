@@ -305,7 +305,9 @@ impl Cluster {
         }
         // A node that stopped by itself, because its name was taken over, left its parts behind.
         self.stop_parts(false).await;
-        let started = match Remote::bind(self.config.remote.clone(), self.stream.clone(), self.clock).await {
+        let call_schemas = self.config.grains.router.schema_versions.clone();
+        let remote = RemoteConfig { call_schemas, ..self.config.remote.clone() };
+        let started = match Remote::bind(remote, self.stream.clone(), self.clock).await {
             Ok(remote) => {
                 let mut parts = Parts::new(remote);
                 let started = self.start_parts(mode, &mut parts).await;

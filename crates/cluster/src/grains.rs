@@ -198,6 +198,13 @@ impl Grains {
             remote.unregister(names::ACTOR_PARTITION_ACTIVATOR);
             return Err(error.into());
         }
+        let inner = Arc::downgrade(&grains.inner);
+        remote.on_peer_schemas(Arc::new(move |peer, offered| {
+            if let Some(inner) = inner.upgrade() {
+                let grains = Self { inner };
+                grains.perform_calls(grains.inner.calls.handle_peer_schemas(peer, offered));
+            }
+        }));
         let ticking = tokio::spawn(grains.clone().run_timer());
         *lock(&grains.inner.tick) = Some(ticking);
         Ok(grains)

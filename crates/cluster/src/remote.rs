@@ -134,6 +134,7 @@ impl Remote {
             told: Mutex::default(),
             tasks: Mutex::default(),
             works: Works::new(),
+            schema_listener: Mutex::default(),
             shutdown: watch::Sender::new(false),
             connections: AtomicU64::new(0),
         });
@@ -157,6 +158,11 @@ impl Remote {
         if let Some(listener) = lock(&self.inner.listener).take() {
             self.inner.spawn(server::accept(Arc::clone(&self.inner), listener));
         }
+    }
+
+    /// Tells `listener` which versions of the call schema each peer speaks, whenever a connection to it is opened.
+    pub(crate) fn on_peer_schemas(&self, listener: Arc<SchemaListener>) {
+        *lock(&self.inner.schema_listener) = Some(listener);
     }
 
     /// Starts an actor under a name of its own choosing.
@@ -421,6 +427,7 @@ impl Remote {
         inner.works.cut();
         // Actors hold their node, and it them.
         inner.processes.clear();
+        *lock(&inner.schema_listener) = None;
         flushed && ended
     }
 
@@ -436,6 +443,7 @@ impl Remote {
         lock(&self.inner.tasks).abort_all();
         self.inner.works.cut();
         self.inner.processes.clear();
+        *lock(&self.inner.schema_listener) = None;
     }
 
     fn spawn_actor<A: Actor>(&self, pid: Pid, actor: A) -> Result<Pid, RegisterError> {
@@ -542,6 +550,9 @@ impl SystemKind {
     }
 }
 
+/// Hears which versions of the call schema a peer speaks.
+pub(crate) type SchemaListener = dyn Fn(&Authority, &[u32]) + Send + Sync;
+
 /// Everything behind the handles and tasks of a node.
 struct Inner {
     config: RemoteConfig,
@@ -570,6 +581,7 @@ struct Inner {
     /// The connections and streams.
     tasks: Mutex<JoinSet<()>>,
     works: Works,
+    schema_listener: Mutex<Option<Arc<SchemaListener>>>,
     shutdown: watch::Sender<bool>,
     connections: AtomicU64,
 }

@@ -9,8 +9,9 @@ use bytes::Bytes;
 use synod_cluster::grains::{CallError, Grain, GrainContext, GrainError, GrainKind};
 use synod_cluster::remote::{Message, RemoteConfig};
 use synod_cluster::{Cluster, ClusterConfig, ClusterProvider, ClusterProviderError, Delivery};
-use synod_core::grains::{ActivationEvent, GrainEvent, GrainSnapshot, ResolveResult};
+use synod_core::grains::{ActivationEvent, GrainEvent, GrainSnapshot, ResolveResult, RouterEvent};
 use synod_core::membership::{ClusterEvent, QuarantineReason};
+use synod_core::remote::RemoteEvent;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -334,4 +335,48 @@ async fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
         }
     };
     tokio::time::timeout(PATIENCE, found).await.expect("in time")
+}
+
+/// 6.1: nodes speak the highest version of the call schema that they share, and refuse those with whom they share none.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_agree_on_a_version_of_the_call_schema_or_refuse_each_other() {
+    let start_with = async |name: &str, seeds: &[&Cluster], versions: &[u32]| {
+        let remote = RemoteConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let mut config = ClusterConfig::new(name.parse().expect("a name"), remote);
+        let addresses = seeds.iter().filter_map(|seed| seed.remote());
+        config.membership.seeds.extend(addresses.map(|remote| remote.authority().clone()));
+        config.grains.router.schema_versions = versions.to_vec();
+        let mut node = Cluster::new(config).expect("valid settings");
+        node.start_member().await.expect("a node on loopback");
+        node
+    };
+    let a = start_with("a", &[], &[1, 2]).await;
+    let mut events = a.events().subscribe();
+    let b = start_with("b", &[&a], &[3, 2, 1]).await;
+    let c = start_with("c", &[&a], &[4]).await;
+    let address = |node: &Cluster| node.remote().expect("running").authority().clone();
+    let (mut agreed, mut refused) = (None, None);
+    let heard = async {
+        while agreed.is_none() || refused.is_none() {
+            let Some(Delivery::Event(event)) = events.recv().await else { panic!("the stream ended") };
+            match &*event {
+                ClusterEvent::Grain {
+                    event: GrainEvent::Router(RouterEvent::SchemaAgreed { peer, version }),
+                    ..
+                } if *peer == address(&b) => {
+                    agreed = Some(*version);
+                }
+                ClusterEvent::Remote { event: RemoteEvent::InputRefused { problem, .. }, .. }
+                    if problem.contains("[4]") =>
+                {
+                    refused = Some(problem.clone());
+                }
+                _ => {}
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, heard).await.expect("in time");
+    assert_eq!(agreed, Some(2));
+    until(|| (a.roster().len() == 2).then_some(())).await;
+    assert_eq!(c.roster().len(), 1, "nobody deals with it");
 }

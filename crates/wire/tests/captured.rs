@@ -53,6 +53,7 @@ fn check(dialect: Dialect, name: &str, bytes: &Bytes) {
                 address: GO.into(),
                 block_list: Vec::new(),
                 runtime: String::new(),
+                call_schemas: Vec::new(),
             };
             let frame = Frame::Connect(ConnectionType::ServerConnection(connection.clone()));
             control_frame(bytes, &RemoteMessage::connect(connection).unwrap(), &frame);
@@ -62,6 +63,7 @@ fn check(dialect: Dialect, name: &str, bytes: &Bytes) {
                 member_id: "goA".into(),
                 blocked: name == "frame_connect_response_blocked",
                 runtime: String::new(),
+                call_schemas: Vec::new(),
             };
             let frame = Frame::Connected(response.clone());
             control_frame(bytes, &RemoteMessage::connected(response).unwrap(), &frame);

@@ -30,6 +30,7 @@ fn connect_request() {
         address: RUST.into(),
         block_list: Vec::new(),
         runtime: String::new(),
+        call_schemas: Vec::new(),
     };
     control_frame(
         "121912170a057275737441120e3132372e302e302e313a39303930",
@@ -45,6 +46,7 @@ fn connect_request_with_block_list_of_dialect_b() {
         address: RUST.into(),
         block_list: vec!["dead1".into()],
         runtime: String::new(),
+        call_schemas: Vec::new(),
     };
     control_frame(
         "1220121e0a057275737441120e3132372e302e302e313a393039301a056465616431",
@@ -55,7 +57,12 @@ fn connect_request_with_block_list_of_dialect_b() {
 
 #[test]
 fn connect_response() {
-    let response = ConnectResponse { member_id: "goA".into(), blocked: false, runtime: String::new() };
+    let response = ConnectResponse {
+        member_id: "goA".into(),
+        blocked: false,
+        runtime: String::new(),
+        call_schemas: Vec::new(),
+    };
     control_frame(
         "1a051203676f41",
         &RemoteMessage::connected(response.clone()).unwrap(),
@@ -65,7 +72,12 @@ fn connect_response() {
 
 #[test]
 fn connect_response_to_a_blocked_peer() {
-    let response = ConnectResponse { member_id: "goA".into(), blocked: true, runtime: String::new() };
+    let response = ConnectResponse {
+        member_id: "goA".into(),
+        blocked: true,
+        runtime: String::new(),
+        call_schemas: Vec::new(),
+    };
     control_frame(
         "1a071203676f411801",
         &RemoteMessage::connected(response.clone()).unwrap(),

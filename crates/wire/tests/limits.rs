@@ -138,6 +138,7 @@ fn a_list_too_long_for_peers_is_not_sent_either() {
             address: OWN.into(),
             block_list,
             runtime: String::new(),
+            call_schemas: Vec::new(),
         })
     };
     assert!(connect(what.max()).is_ok());
@@ -231,6 +232,7 @@ fn names_in_handshakes() {
             address: "a".repeat(address),
             block_list: Vec::new(),
             runtime: String::new(),
+            call_schemas: Vec::new(),
         })
     };
     let longest = connect(MEMBER_ID_BYTES_MAX, ADDRESS_BYTES_MAX).unwrap();
@@ -248,6 +250,7 @@ fn names_in_handshakes() {
         member_id: "m".repeat(MEMBER_ID_BYTES_MAX + 1),
         blocked: false,
         runtime: String::new(),
+        call_schemas: Vec::new(),
     };
     let bytes = field(3, &response.encode_to_vec());
     assert_eq!(Frame::decode(bytes.into()), Err(too_long(Text::MemberId)));
@@ -256,6 +259,7 @@ fn names_in_handshakes() {
         address: "a".repeat(ADDRESS_BYTES_MAX + 1),
         block_list: vec![],
         runtime: String::new(),
+        call_schemas: Vec::new(),
     };
     let bytes = field(2, &field(2, &server.encode_to_vec()));
     assert_eq!(Frame::decode(bytes.into()), Err(too_long(Text::MemberAddress)));

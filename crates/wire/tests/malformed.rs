@@ -63,6 +63,7 @@ fn handshakes_without_names() {
         address: "h:1".into(),
         block_list: Vec::new(),
         runtime: String::new(),
+        call_schemas: Vec::new(),
     };
     for (server, error) in [
         (ServerConnection { member_id: String::new(), ..server.clone() }, nameless.clone()),

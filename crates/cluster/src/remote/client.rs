@@ -152,6 +152,7 @@ async fn open_stream(
             } else {
                 PeerRuntime::Synod
             });
+            inner.agree(&link.authority, &response.call_schemas)?;
             if response.blocked && lane == Lane::Control {
                 tracing::warn!(peer = %link.authority, "the peer has blocked this node");
                 inner.publish(RemoteEvent::BlockedByPeer { peer: link.authority.clone() });
@@ -169,6 +170,7 @@ fn hello(inner: &Inner, own: &str) -> Result<Bytes, FrameError> {
         address: inner.address.to_string(),
         block_list: inner.blocked().iter().take(BLOCK_LIST_MEMBERS_MAX).cloned().collect(),
         runtime: super::RUNTIME.to_owned(),
+        call_schemas: inner.config.call_schemas.clone(),
     };
     Ok(RemoteMessage::connect(connection)?.encode_to_vec().into())
 }
@@ -298,11 +300,13 @@ fn harmful(outgoing: &Outgoing) -> Option<DeadLetterReason> {
 
 /// A connection was not opened.
 #[derive(Debug, thiserror::Error)]
-enum ConnectError {
+pub(super) enum ConnectError {
     #[error("the peer cannot be dialled: {0}")]
     Dial(String),
     #[error("this node cannot say who it is: {0}")]
     Hello(#[from] FrameError),
+    #[error("the peer speaks only {offered:?} of the call schema")]
+    NoCommonSchema { offered: Vec<u32> },
     #[error("the peer did not answer the handshake")]
     NoAnswer,
     #[error("the peer refused the stream: {0}")]

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use synod_core::Authority;
+use synod_core::grains::SCHEMA_BASE;
 use synod_core::outbound::{OutboundConfig, OutboundConfigError, OverflowPolicy};
 use synod_wire::Dialect;
 
@@ -22,6 +23,9 @@ pub struct RemoteConfig {
     pub advertised: Option<Authority>,
     /// The dialect of protoactor-go in which a peer is spoken to before it has said anything. Default B.
     pub default_dialect: Dialect,
+    /// The versions of the call schema that this node tells its peers of, and without one of which it deals with nobody. 1
+    /// to 32 of them, none 0. Default 1 alone. A [`Cluster`](crate::Cluster) takes them from the settings of its calls.
+    pub call_schemas: Vec<u32>,
     /// How messages wait for a peer that is not connected. Its default here refuses new messages when a queue is full,
     /// because the sender can react.
     pub outbound: OutboundConfig,
@@ -60,6 +64,7 @@ impl RemoteConfig {
             bind,
             advertised: None,
             default_dialect: Dialect::default(),
+            call_schemas: vec![SCHEMA_BASE],
             outbound: OutboundConfig { overflow: OverflowPolicy::RejectNew, ..OutboundConfig::default() },
             lane_messages_max: 65_536,
             lane_bytes_max: 32 << 20,
@@ -89,6 +94,7 @@ impl RemoteConfig {
     pub fn validate(&self) -> Result<(), RemoteConfigError> {
         self.outbound.validate()?;
         let counts = [
+            ("call_schemas", self.call_schemas.len(), 1, CALL_SCHEMAS_MAX),
             ("lane_messages_max", self.lane_messages_max, 1, 10_000_000),
             ("lane_bytes_max", self.lane_bytes_max, 64 << 10, 4 << 30),
             ("inbound_connections_max", self.inbound_connections_max, 1, 100_000),
@@ -97,6 +103,9 @@ impl RemoteConfig {
             ("processes_max", self.processes_max, 16, 100_000_000),
             ("requests_max", self.requests_max, 1, 100_000_000),
         ];
+        if self.call_schemas.contains(&0) {
+            return Err(RemoteConfigError::SchemaZero);
+        }
         for (field, value, min, max) in counts {
             if !(min..=max).contains(&value) {
                 return Err(RemoteConfigError::Count { field, value, min, max });
@@ -165,7 +174,13 @@ pub enum RemoteConfigError {
         /// Where it listens.
         bind: SocketAddr,
     },
+    /// 0 is no version.
+    #[error("remote.call_schemas must not contain version 0")]
+    SchemaZero,
     /// A setting of the associations.
     #[error(transparent)]
     Outbound(#[from] OutboundConfigError),
 }
+
+/// Most versions of the call schema that a node names.
+pub(super) const CALL_SCHEMAS_MAX: usize = 32;

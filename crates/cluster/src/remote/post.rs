@@ -5,11 +5,15 @@ use std::future::Future;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use synod_core::Authority;
+use synod_core::grains::SCHEMA_BASE;
 use synod_core::membership::ClusterEvent;
 use synod_core::outbound::DeadLetterReason;
 use synod_core::remote::RemoteEvent;
 use synod_wire::actor::{DeadLetterResponse, Terminated, TerminatedReason, Unwatch, Watch};
 
+use super::client::ConnectError;
+use super::config::CALL_SCHEMAS_MAX;
 use super::counters::add;
 use super::link::{Lane, Link, Outgoing};
 use super::message::Message;
@@ -191,6 +195,34 @@ impl Inner {
     /// The link to a peer that said where it is.
     pub(super) fn link_to(&self, address: &str) -> Option<Arc<Link>> {
         self.link(address).or_else(|| self.make_link(address).ok())
+    }
+
+    /// Whether this node and one that speaks `offered` of the call schema have a version in common. Who names none speaks
+    /// the first.
+    pub(super) fn shares_schema(&self, offered: &[u32]) -> bool {
+        let known = &self.config.call_schemas;
+        if offered.len() > CALL_SCHEMAS_MAX {
+            return false;
+        }
+        if offered.is_empty() {
+            known.contains(&SCHEMA_BASE)
+        } else {
+            offered.iter().any(|one| known.contains(one))
+        }
+    }
+
+    /// The peer that this node dialled speaks `offered` of the call schema.
+    pub(super) fn agree(&self, peer: &Authority, offered: &[u32]) -> Result<(), ConnectError> {
+        let listener = lock(&self.schema_listener).clone();
+        if let Some(listener) = listener {
+            listener(peer, if offered.is_empty() { &[SCHEMA_BASE] } else { offered });
+        }
+        if self.shares_schema(offered) {
+            return Ok(());
+        }
+        let offered = offered[..offered.len().min(CALL_SCHEMAS_MAX)].to_vec();
+        self.refuse(peer.as_str(), &format!("it speaks only {offered:?} of the call schema"));
+        Err(ConnectError::NoCommonSchema { offered })
     }
 
     /// What this life of the node is known by. Waits until the node is opened.

@@ -224,10 +224,16 @@ impl StreamReader {
         if authority.is_none_or(|authority| authority.as_str() != connection.address) {
             return Err(Status::invalid_argument("the address in the handshake is not a host:port"));
         }
+        if !self.inner.shares_schema(&connection.call_schemas) {
+            let offered = &connection.call_schemas;
+            let problem = format!("{} speaks only {offered:?} of the call schema", connection.address);
+            return Err(Status::failed_precondition(problem));
+        }
         let response = ConnectResponse {
             member_id: self.inner.member_id().await.to_string(),
             blocked: self.inner.is_blocked(&connection.member_id),
             runtime: super::RUNTIME.to_owned(),
+            call_schemas: self.inner.config.call_schemas.clone(),
         };
         let frame =
             RemoteMessage::connected(response).map_err(|error| Status::internal(error.to_string()))?;

@@ -47,6 +47,7 @@ async fn what_a_go_node_dies_of_is_not_sent() {
         member_id: "liar#1".into(),
         address: server.address.clone(),
         runtime: "synod/9.9.9".into(),
+        call_schemas: Vec::new(),
         ..ServerConnection::default()
     };
     stream.send(&RemoteMessage::connect(claim).expect("names").encode_to_vec());

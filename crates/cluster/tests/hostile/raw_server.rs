@@ -84,8 +84,12 @@ impl Incoming {
             panic!("the first frame is no handshake of a server");
         };
         call.peer = Some(connection);
-        let response =
-            ConnectResponse { member_id: "raw#1".into(), blocked: false, runtime: runtime.to_owned() };
+        let response = ConnectResponse {
+            member_id: "raw#1".into(),
+            blocked: false,
+            runtime: runtime.to_owned(),
+            call_schemas: Vec::new(),
+        };
         call.send(&RemoteMessage::connected(response).expect("a name").encode_to_vec());
         call
     }
