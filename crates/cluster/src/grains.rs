@@ -17,6 +17,7 @@
 
 mod caller;
 mod calls;
+mod config;
 mod error;
 mod grain;
 mod host;
@@ -24,6 +25,7 @@ mod service;
 mod timers;
 
 pub use caller::GrainRef;
+pub use config::{GrainsConfig, GrainsConfigError, GrainsStartError};
 pub use error::{CallError, GrainError};
 pub use grain::{Grain, GrainContext, GrainKind};
 pub use service::GrainService;
@@ -42,11 +44,10 @@ use std::time::Duration;
 use synod_core::Authority;
 use synod_core::gossip::GossipMemberId;
 use synod_core::grains::{
-    ActivationCommand, ActivationConfig, ActivationConfigError, ActivationId, ActivationOutcome,
-    ActivationRefusal, ActorPid, AttemptFailure, CallCounts, ClusterView, CorrelationId, GrainEvent,
-    LatencyHistogram, PidCache, PidCacheConfig, PidCacheConfigError, PidCacheCounts, PidError,
-    RelocationRecord, ResolveResult, Resolver, RouterCommand, RouterConfig, RouterConfigError, RouterOutcome,
-    ViewVersion, VirtualActorRegistry,
+    ActivationCommand, ActivationId, ActivationOutcome, ActivationRefusal, ActorPid, AttemptFailure,
+    CallCounts, ClusterView, CorrelationId, GrainEvent, LatencyHistogram, PidCache, PidCacheCounts, PidError,
+    RelocationRecord, ResolveResult, Resolver, RouterCommand, RouterOutcome, ViewVersion,
+    VirtualActorRegistry,
 };
 use synod_core::membership::ClusterEvent;
 use synod_core::roster::{RosterMember, RosterUpdate};
@@ -61,50 +62,10 @@ use crate::event_stream::EventStream;
 use crate::gossiper::ActorStatisticsSource;
 use crate::lock;
 use crate::membership::MembershipView;
-use crate::remote::{Lane, Message, Pid, RegisterError, Remote};
+use crate::remote::{Lane, Message, Pid, Remote};
 use calls::Calls;
 use host::{Activator, Announcements, GrainActor, Relocation};
 pub(crate) use host::{actor_pid, remote_pid};
-
-/// Settings of the grains of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GrainsConfig {
-    /// How grains are placed and hosted.
-    pub activation: ActivationConfig,
-    /// How calls take their turn, end and try again.
-    pub router: RouterConfig,
-    /// How long and how many grains are remembered where they were found.
-    pub cache: PidCacheConfig,
-    /// Feeds the pauses between attempts. A fixed seed makes a run repeatable; `None`, the default, draws one.
-    pub seed: Option<u64>,
-}
-
-impl GrainsConfig {
-    /// Checks every part.
-    ///
-    /// # Errors
-    /// The first setting out of its range, by name.
-    pub fn validate(&self) -> Result<(), GrainsConfigError> {
-        self.activation.validate()?;
-        self.router.validate()?;
-        Ok(self.cache.validate()?)
-    }
-}
-
-/// A setting of the grains cannot be used. Nothing was started.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum GrainsConfigError {
-    /// Of the hosting side.
-    #[error(transparent)]
-    Activation(#[from] ActivationConfigError),
-    /// Of the calling side.
-    #[error(transparent)]
-    Router(#[from] RouterConfigError),
-    /// Of the memory in between.
-    #[error(transparent)]
-    Cache(#[from] PidCacheConfigError),
-}
 
 /// The grains of a cluster, as one node sees them. Clones are the same.
 #[derive(Clone)]
@@ -668,18 +629,6 @@ impl fmt::Debug for Grains {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Grains").field("activations", &self.activation_counts()).finish_non_exhaustive()
     }
-}
-
-/// The grains of a node did not start. Nothing runs.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum GrainsStartError {
-    /// A setting cannot be used.
-    #[error(transparent)]
-    Config(#[from] GrainsConfigError),
-    /// A name is taken.
-    #[error(transparent)]
-    Register(#[from] RegisterError),
 }
 
 type Headers = Arc<BTreeMap<String, String>>;
