@@ -5,18 +5,16 @@
 //! ```
 
 use std::error::Error;
-use std::time::Duration;
 
-use counter::{AddRequest, Counter, ErrorReason, InMemory};
-use synod::cluster::remote::RemoteConfig;
-use synod::cluster::{Cluster, ClusterConfig, ClusterProvider};
+use counter::{AddRequest, Counter, ErrorReason, settle, start};
+use synod::cluster::ClusterProvider;
 
 #[tokio::main]
 #[expect(clippy::print_stdout, reason = "what it is for")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut first = start("first", None).await?;
     let mut second = start("second", Some(&first)).await?;
-    second.topology_consensus(Duration::from_secs(10)).await?;
+    settle(&[&first, &second]).await;
 
     for number in 0..6 {
         let name = format!("user:{number}");
@@ -33,16 +31,4 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     second.shutdown(true).await?;
     Ok(first.shutdown(true).await?)
-}
-
-/// A node that hosts counters, alone or with the cluster that `seed` is in.
-async fn start(name: &'static str, seed: Option<&Cluster>) -> Result<Cluster, Box<dyn Error>> {
-    let listen = RemoteConfig::new(([127, 0, 0, 1], 0).into());
-    let mut config = ClusterConfig::new(name.parse()?, listen);
-    config.kinds.push(Counter::kind(|_identity| InMemory::new(name)));
-    let known = seed.and_then(Cluster::remote).map(|remote| remote.authority().clone());
-    config.membership.seeds.extend(known);
-    let mut node = Cluster::new(config)?;
-    node.start_member().await?;
-    Ok(node)
 }

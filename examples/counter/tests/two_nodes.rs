@@ -3,23 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use counter::{AddRequest, Counter, CounterClient, ErrorReason, InMemory, Total};
+use counter::{AddRequest, Counter, CounterClient, ErrorReason, Total, settle, start};
+use synod::cluster::Cluster;
 use synod::cluster::grains::{CallError, GrainService, RetryPolicy};
-use synod::cluster::remote::RemoteConfig;
-use synod::cluster::{Cluster, ClusterConfig, ClusterProvider};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-
-async fn start(name: &'static str, seed: Option<&Cluster>) -> Cluster {
-    let listen = RemoteConfig::new(([127, 0, 0, 1], 0).into());
-    let mut config = ClusterConfig::new(name.parse().expect("a name"), listen);
-    config.kinds.push(Counter::kind(|_| InMemory::new(name)));
-    let known = seed.and_then(Cluster::remote).map(|remote| remote.authority().clone());
-    config.membership.seeds.extend(known);
-    let mut node = Cluster::new(config).expect("valid settings");
-    node.start_member().await.expect("a node on loopback");
-    node
-}
 
 fn counter(node: &Cluster, identity: &str) -> CounterClient {
     let retry = RetryPolicy::Fixed { retries: 50, delay: Duration::from_millis(10) };
@@ -28,16 +16,9 @@ fn counter(node: &Cluster, identity: &str) -> CounterClient {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_nodes_call_the_counters_of_the_file() {
-    let first = start("first", None).await;
-    let second = start("second", Some(&first)).await;
-    let settled = async {
-        for node in [&first, &second] {
-            while node.roster().len() != 2 || node.roster().iter().any(|member| member.kinds.is_empty()) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, settled).await.expect("in time");
+    let first = start("first", None).await.expect("a node on loopback");
+    let second = start("second", Some(&first)).await.expect("a node on loopback");
+    tokio::time::timeout(PATIENCE, settle(&[&first, &second])).await.expect("in time");
     assert_eq!(Counter::KIND, "Counter");
 
     let mut hosts = BTreeSet::new();
