@@ -108,7 +108,7 @@ pub(super) fn batch(input: &[u8]) {
     }
 }
 
-pub(crate) fn json_arguments() -> Vec<Vec<u8>> {
+pub(super) fn json_arguments() -> Vec<Vec<u8>> {
     let texts = [
         "{}",
         r#"{"a":[[1,true,"x"],[null,false,"\u00e9\n"]],"b":[]}"#,
