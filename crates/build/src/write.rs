@@ -117,5 +117,20 @@ fn never(error: std::fmt::Error) {
 const EMPTY: &str = ".google.protobuf.Empty";
 
 /// Names of methods that `…Grain` and `…Client` have anyway, which `#[grain]` refuses.
-const RESERVED: [&str; 7] =
-    ["activate", "deactivate", "receive", "with_timeout", "with_retry", "identity", "grain_ref"];
+const RESERVED: [&str; 8] =
+    ["activate", "deactivate", "receive", "timer", "with_timeout", "with_retry", "identity", "grain_ref"];
+
+#[cfg(test)]
+mod tests {
+    use super::RESERVED;
+
+    /// A macro crate can share its list with nobody, so there are two.
+    #[test]
+    fn reserved_names_are_those_that_the_attribute_refuses() {
+        let (_, behind) =
+            include_str!("../../macros/src/parse.rs").split_once("const RESERVED").expect("the list");
+        let (list, _) = behind.split_once(';').and_then(|(_, list)| list.split_once(';')).expect("its end");
+        let refused: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
+        assert_eq!(refused, RESERVED);
+    }
+}
