@@ -4,7 +4,16 @@ use std::hint::black_box;
 use std::thread;
 use std::time::Duration;
 
+use bytes::Bytes;
+use prost::Message;
+use synod_cluster::grains::codec::read_relocation;
+use synod_cluster::grains::generated::json;
+use synod_cluster::remote::{self, TypeName};
+use synod_core::grains::ClusterIdentity;
+use synod_wire::cluster::PubSubBatchTransport;
+
 use crate::engine::Target;
+use crate::targets::cluster;
 
 /// All of them.
 pub const PLANTED: &[Target] = &[
@@ -15,6 +24,10 @@ pub const PLANTED: &[Target] = &[
     Target::new("planted-hang", hang, Vec::new),
     Target::new("planted-stack", stack, Vec::new),
     Target::new("planted-allocation", allocation, Vec::new),
+    Target::new("planted-slash", slash, || vec![b"Counter/user:123".to_vec()]),
+    Target::new("planted-json", digits, || vec![b"\n\x05[1,2]".to_vec()]),
+    Target::new("planted-version", version, cluster::relocations),
+    Target::new("planted-type-id", type_id, cluster::batches),
     Target::new("planted-nothing", nothing, Vec::new),
 ];
 
@@ -68,6 +81,37 @@ fn allocation(input: &[u8]) {
     if input.len() > 8 {
         black_box(Vec::<u8>::with_capacity(1 << 40));
     }
+}
+
+/// Divides the name of a grain at its last slash.
+fn slash(input: &[u8]) {
+    let Ok(text) = str::from_utf8(input) else { return };
+    if let (Ok(grain), Some((kind, _))) = (text.parse::<ClusterIdentity>(), text.rsplit_once('/')) {
+        assert_eq!(grain.kind(), kind, "the planted bug");
+    }
+}
+
+/// Takes numbers for digits.
+fn digits(input: &[u8]) {
+    if let Ok(numbers) = json::argument::<Vec<u64>>(Bytes::copy_from_slice(input)) {
+        assert!(numbers.iter().all(|number| *number < 10), "the planted bug");
+    }
+}
+
+/// Takes the version of a state that was handed over for a small number.
+fn version(input: &[u8]) {
+    let name = TypeName::from("synod.grains.Relocation");
+    let message = remote::Message::raw(name, Bytes::copy_from_slice(input));
+    if let Some(record) = read_relocation(&message) {
+        assert!(u32::try_from(record.snapshot.version).is_ok(), "the planted bug");
+    }
+}
+
+/// Trusts the numbers that point from a published message to its type.
+fn type_id(input: &[u8]) {
+    let Ok(batch) = PubSubBatchTransport::decode(input) else { return };
+    let exists = |type_id| usize::try_from(type_id).is_ok_and(|index| index < batch.type_names.len());
+    assert!(batch.envelopes.iter().all(|envelope| exists(envelope.type_id)), "the planted bug");
 }
 
 fn nothing(_: &[u8]) {}

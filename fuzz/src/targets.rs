@@ -14,7 +14,7 @@
 //!
 //! Whatever is accepted should also survive being written and read again: that finds what a panic does not.
 
-mod cluster;
+pub(crate) mod cluster;
 mod core;
 mod wire;
 
@@ -32,11 +32,16 @@ pub const TARGETS: &[Target] = &[
     Target::new("payload", wire::payload, wire::payloads).with_memory_per_byte(4 * MEMORY_PER_BYTE),
     Target::new("any", wire::any, wire::anys).with_memory_per_byte(2 * MEMORY_PER_BYTE),
     Target::new("identifiers", core::identifiers, core::texts),
+    Target::new("grain-names", core::grain_names, core::grains_and_pids),
     Target::new("gossip-map", core::gossip_map, core::gossip_maps),
     Target::new("gossip-state", cluster::gossip_state, cluster::gossip_states)
         .with_memory_per_byte(4 * MEMORY_PER_BYTE),
     Target::new("membership", cluster::membership_message, cluster::membership_messages)
         .with_memory_per_byte(4 * MEMORY_PER_BYTE),
+    Target::new("grain-json", cluster::json_argument, cluster::json_arguments)
+        .with_memory_per_byte(4 * MEMORY_PER_BYTE),
+    Target::new("relocation", cluster::relocation, cluster::relocations),
+    Target::new("batch", cluster::batch, cluster::batches).with_memory_per_byte(4 * MEMORY_PER_BYTE),
     Target::new("health", cluster::health, cluster::reports).with_memory_per_byte(4 * MEMORY_PER_BYTE),
 ];
 

@@ -25,6 +25,20 @@ fn a_bug_behind_a_number_is_found_by_following_the_comparisons() {
     assert_eq!(fuzz("planted-number", EXECUTIONS, false), None);
 }
 
+/// As decoders of names, JSON, states and batches could have them: behind what those accept, and near their seeds.
+#[test]
+fn bugs_behind_a_valid_message_are_found_from_its_seeds() {
+    for name in ["planted-slash", "planted-json", "planted-version", "planted-type-id"] {
+        let target = targets::find(name).expect("planted");
+        let tokens = seeds::tokens();
+        let mut fuzzer = Fuzzer::new(target, &tokens, 1);
+        // A seed that shows the bug by itself would prove nothing.
+        assert_eq!(fuzzer.seed((target.seeds)()).expect("no record"), None, "{name}");
+        let finding = fuzzer.fuzz(|done| done < EXECUTIONS).expect("no record").expect(name);
+        assert!(finding.what.contains("the planted bug"), "{name}: {}", finding.what);
+    }
+}
+
 #[test]
 fn an_input_that_costs_memory_is_found() {
     let finding = fuzz("planted-memory", EXECUTIONS, true).expect("found");

@@ -17,6 +17,8 @@
 
 mod caller;
 mod calls;
+#[doc(hidden)]
+pub mod codec;
 mod config;
 mod error;
 mod grain;

@@ -12,7 +12,8 @@
 //! Any actor and any grain can subscribe: it receives published messages like any others. The protocol is
 //! protoactor-go's, so topics, publishers and subscribers may live on Go nodes.
 
-mod codec;
+#[doc(hidden)]
+pub mod codec;
 mod delivery;
 mod topic;
 

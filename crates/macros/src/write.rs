@@ -45,6 +45,8 @@ fn write_marker(service: &Service) -> TokenStream {
         #[derive(Clone, Copy, Debug)]
         #visibility struct #name;
 
+        // Whoever marks a service or a method as deprecated means its callers, not this code.
+        #[allow(deprecated)]
         impl #cluster::grains::GrainService for #name {
             const KIND: &'static str = #kind;
             type Client = #client;
@@ -54,7 +56,7 @@ fn write_marker(service: &Service) -> TokenStream {
             }
         }
 
-        #[allow(dead_code)]
+        #[allow(dead_code, deprecated)]
         impl #name {
             #[doc = #kind_doc]
             #visibility fn kind<__Grain: #grain>(

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use synod_core::gossip::{
     GossipKey, GossipMap, GossipMapKey, GossipMemberId, GossipValue, MAP_TYPE_URL, SequenceNumber,
 };
+use synod_core::grains::{ActorPid, ClusterIdentity, IDENTITY_BYTES_MAX, KIND_BYTES_MAX};
 use synod_core::{Authority, Incarnation, MemberId, NodeId};
 
 use crate::seeds;
@@ -39,6 +40,25 @@ pub(super) fn identifiers(input: &[u8]) {
         let (host, port) = text.rsplit_once(':').expect("a port");
         assert!(port.bytes().all(|digit| digit.is_ascii_digit()), "{text:?}");
         assert!(host.bytes().all(|letter| letter.is_ascii_graphic()), "{text:?}");
+    }
+}
+
+/// The name of a grain, and that of an actor on a node: one text, and the same parts however they come together.
+pub(super) fn grain_names(input: &[u8]) {
+    let Ok(text) = str::from_utf8(input) else { return };
+    if let Some(grain) = name::<ClusterIdentity>(text) {
+        assert_eq!(grain.key().as_str(), text);
+        let (kind, identity) = (grain.kind(), grain.identity());
+        assert!(!kind.contains('/') && !text.contains(char::is_control), "{text:?}");
+        assert!((1..=KIND_BYTES_MAX).contains(&kind.len()), "{text:?}");
+        assert!((1..=IDENTITY_BYTES_MAX).contains(&identity.len()), "{text:?}");
+        assert_eq!(ClusterIdentity::new(kind, identity).as_ref(), Ok(&grain));
+    }
+    if let Some(pid) = name::<ActorPid>(text) {
+        let (_, id) = text.split_once('/').expect("an id");
+        assert_eq!(pid.id(), id);
+        assert!(!id.is_empty() && !id.starts_with('/') && !id.contains(char::is_control), "{text:?}");
+        assert_eq!(ActorPid::new(pid.authority().clone(), id).as_ref(), Ok(&pid));
     }
 }
 
@@ -86,6 +106,21 @@ pub(super) fn texts() -> Vec<Vec<u8>> {
         ["n001", "n001.rack-2_a", "localhost:8401", "[::1]:8401", "[2001:db8::1]:65535", "1"].map(Into::into),
     );
     texts.push(((1_u64 << 53) - 1).to_le_bytes().to_vec());
+    texts
+}
+
+pub(super) fn grains_and_pids() -> Vec<Vec<u8>> {
+    let mut texts = seeds::tokens();
+    let names = [
+        "Counter/user:123",
+        "Chat/room/7",
+        "prototopic/orders",
+        "127.0.0.1:8401/partition-activator/Counter/user:123$1",
+        "[::1]:8401/future0",
+        "localhost:1/$2",
+    ];
+    texts.extend(names.map(Into::into));
+    texts.push([&[b'k'; KIND_BYTES_MAX][..], b"/", &[b'i'; IDENTITY_BYTES_MAX]].concat());
     texts
 }
 

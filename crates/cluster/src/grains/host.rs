@@ -91,7 +91,7 @@ impl Relocation {
         })
     }
 
-    fn read(message: &Message) -> Option<RelocationRecord> {
+    pub(super) fn read(message: &Message) -> Option<RelocationRecord> {
         let Self { kind, identity, from, version, state } = message.decode().ok()?;
         Some(RelocationRecord {
             grain: ClusterIdentity::new(&kind, &identity).ok()?,

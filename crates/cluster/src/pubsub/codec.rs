@@ -37,7 +37,8 @@ fn wire_pid(pid: &ActorPid) -> synod_wire::actor::Pid {
 }
 
 /// The table of type names, and the messages that point into it.
-pub(super) fn pack(messages: &[Message]) -> (Vec<String>, Vec<PubSubEnvelope>) {
+#[must_use]
+pub fn pack(messages: &[Message]) -> (Vec<String>, Vec<PubSubEnvelope>) {
     let mut indices: HashMap<&TypeName, i32> = HashMap::new();
     let mut type_names = Vec::new();
     let envelopes = messages.iter().map(|message| {
@@ -53,7 +54,8 @@ pub(super) fn pack(messages: &[Message]) -> (Vec<String>, Vec<PubSubEnvelope>) {
 }
 
 /// The messages of a batch that was checked when it was decoded.
-pub(crate) fn unpack(type_names: &[String], envelopes: Vec<PubSubEnvelope>) -> Vec<Message> {
+#[must_use]
+pub fn unpack(type_names: &[String], envelopes: Vec<PubSubEnvelope>) -> Vec<Message> {
     let type_names: Vec<_> = type_names.iter().map(|name| TypeName::from(name.as_str())).collect();
     let messages = envelopes.into_iter().filter_map(|envelope| {
         let type_name = type_names.get(usize::try_from(envelope.type_id).ok()?)?.clone();

@@ -109,11 +109,9 @@ impl Message {
     #[must_use]
     pub fn is<M: Name>(&self) -> bool {
         let name = self.type_name.as_str();
-        match name.strip_suffix(M::NAME) {
-            Some(package) if M::PACKAGE.is_empty() => package.is_empty(),
-            Some(package) => package.strip_suffix('.') == Some(M::PACKAGE),
-            None => false,
-        }
+        // Others are mostly told by their end, without putting the full name together. That is more than package and
+        // name for messages that are declared inside others.
+        name.ends_with(M::NAME) && name == M::full_name()
     }
 
     /// The content, if it is an `M`.

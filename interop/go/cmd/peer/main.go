@@ -45,7 +45,7 @@ func main() {
 	provider := automanaged.NewWithConfig(millis(*refresh), *healthPort, strings.Split(*hosts, ",")...)
 	config := cluster.Configure(*name, provider, disthash.New(), remote.Configure("127.0.0.1", *remotePort),
 		cluster.WithHeartbeatExpiration(millis(*expiration)),
-		cluster.WithKinds(grainKind("GoOnly"), grainKind("Shared")))
+		cluster.WithKinds(grainKind("GoOnly"), grainKind("Shared"), counterKind()))
 	config.GossipInterval = millis(*gossipInterval)
 	system := actor.NewActorSystem()
 	member := cluster.New(system, config)
