@@ -133,6 +133,11 @@ impl Chaos {
         let kind = Ledger::kind(move |identity| Page::new(&pages, identity.identity()));
         let mut builder = TestCluster::builder().nodes(rng.usize(3..=5)).kind(kind).seed(seed);
         if rng.bool() {
+            // Attempts that are given up before a short cut is healed are handled all the same, and again.
+            builder = builder
+                .configure(|_, config| config.grains.router.attempt_timeout = Duration::from_millis(300));
+        }
+        if rng.bool() {
             builder = builder.latency(Duration::from_millis(1)..=Duration::from_millis(20));
         }
         let cluster = builder.start().await.expect("it settles");
