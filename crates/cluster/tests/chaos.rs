@@ -12,6 +12,8 @@
 //!
 //! `SYNOD_CHAOS_SEEDS=n` runs the first n seeds, `SYNOD_CHAOS_SEED=s` that one alone.
 
+#![expect(clippy::print_stderr, reason = "what led to a failure is shown with it")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -398,7 +400,7 @@ fn chaos_loses_no_call_reorders_none_and_leaves_one_of_each_grain() {
 }
 
 /// Seeds that are tried by default.
-const SEEDS: u64 = 4;
+const SEEDS: u64 = 3;
 const STEPS: usize = 20;
 const KEYS: usize = 12;
 /// On each node.
