@@ -316,10 +316,12 @@ impl StreamReader {
         let inner = Arc::clone(&self.inner);
         let is_blocked = inner.is_blocked(&connection.member_id);
         let mut ignored = 0;
-        if let (Some(link), Some(dialect)) = (link, batch.dialect()) {
-            inner.note_dialect(link, dialect);
+        if !is_blocked {
+            if let (Some(link), Some(dialect)) = (link, batch.dialect()) {
+                inner.note_dialect(link, dialect);
+            }
+            add(&inner.counters.messages_received, batch.len());
         }
-        add(&inner.counters.messages_received, batch.len());
         let mut group = Group::default();
         let mut sender: Option<(PidRef<'_>, Pid)> = None;
         let mut last_type: Option<(&str, TypeName, SystemKind)> = None;
@@ -332,9 +334,12 @@ impl StreamReader {
                     continue;
                 }
             };
-            if is_blocked && !inner.hears_blocked(envelope.target.id) {
-                ignored += 1;
-                continue;
+            if is_blocked {
+                if !inner.hears_blocked(envelope.target.id) {
+                    ignored += 1;
+                    continue;
+                }
+                add(&inner.counters.messages_received, 1);
             }
             let (type_name, system) = match &last_type {
                 Some((text, name, system)) if same_text(text, envelope.type_name) => (name.clone(), *system),
