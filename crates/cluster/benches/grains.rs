@@ -154,7 +154,7 @@ fn compare(load: &Load) -> Result<(), Failure> {
         }
     }
     writeln!(out, "idle grains: bytes of resident memory each")?;
-    let own_bytes = bytes_per_grain(&mut Command::new(&own).arg("idle").args(load.arguments()))?;
+    let own_bytes = bytes_per_grain(Command::new(&own).arg("idle").args(load.arguments()))?;
     writeln!(out, "synod {own_bytes:>8.0}   with {} of them", load.grains)?;
     if let Some(go) = &go {
         // Fewer, since a million of them take Go minutes.
