@@ -91,10 +91,8 @@ struct Inner {
     membership: Mutex<Arc<MembershipView>>,
     /// Told after everything was done that a roster asks for.
     followed: watch::Sender<()>,
-    /// When registry and cache want to be polled.
-    wake_at: Mutex<[Option<TimerInstant>; 2]>,
-    /// When the calls want to be polled at the latest, in nanoseconds.
-    calls_wake_at: AtomicU64,
+    /// When the first of the machines wants to be polled, in nanoseconds.
+    wake_at: AtomicU64,
     timer: Notify,
     drained: watch::Sender<bool>,
     tick: Mutex<Option<JoinHandle<()>>>,
@@ -147,8 +145,7 @@ impl Grains {
                 resolver: Mutex::default(),
                 membership: Mutex::default(),
                 followed: watch::Sender::default(),
-                wake_at: Mutex::default(),
-                calls_wake_at: AtomicU64::new(u64::MAX),
+                wake_at: AtomicU64::new(u64::MAX),
                 timer: Notify::new(),
                 drained: watch::Sender::new(false),
                 tick: Mutex::default(),
@@ -342,6 +339,7 @@ impl Grains {
     ) {
         let now = self.inner.clock.now();
         let outcome = lock(&self.inner.cache).insert(grain, pid.clone(), member, now);
+        self.wake(outcome.wake_at);
         self.publish_drops(outcome.dropped);
     }
 
@@ -415,7 +413,7 @@ impl Grains {
 
     pub(in crate::grains) fn turn_ends(&self, grain: &ClusterIdentity, pid: &ActorPid) {
         let outcome = lock(&self.inner.registry).handle_turn_done(grain, pid, self.inner.clock.now());
-        self.wake(0, outcome.wake_at);
+        self.wake(outcome.wake_at);
     }
 
     pub(in crate::grains) fn make(&self, grain: &ClusterIdentity) -> Option<Box<dyn grain::AnyGrain>> {
@@ -443,7 +441,7 @@ impl Grains {
                 Asker::Peer(peer) => self.answer_peer(&peer, reply.result),
             }
         }
-        self.wake(0, outcome.wake_at);
+        self.wake(outcome.wake_at);
     }
 
     fn perform_command(&self, command: ActivationCommand) {
@@ -550,7 +548,7 @@ impl Grains {
                 self.forget(&grain, &pid);
             }
         }
-        self.wake_for_calls(outcome.wake_at);
+        self.wake(outcome.wake_at);
     }
 
     fn publish(&self, event: GrainEvent) {
@@ -563,24 +561,13 @@ impl Grains {
         }
     }
 
-    /// Notes when machine `index` wants to be polled.
-    fn wake(&self, index: usize, at: Option<TimerInstant>) {
-        let mut wake_at = lock(&self.inner.wake_at);
-        let sooner = at.is_some_and(|at| wake_at[index].is_none_or(|known| at < known));
-        wake_at[index] = at;
-        drop(wake_at);
-        if sooner {
-            self.inner.timer.notify_one();
-        }
-    }
-
-    /// Notes when calls want to be polled. Once noted it stays until then: most calls end before, and polling for nothing
-    /// now and then costs less than keeping books.
-    fn wake_for_calls(&self, at: Option<TimerInstant>) {
+    /// Notes when a machine wants to be polled. Once noted it stays until then: most calls end before, and polling for
+    /// nothing now and then costs less than keeping books.
+    fn wake(&self, at: Option<TimerInstant>) {
         let Some(at) = at else { return };
         let at = u64::try_from(at.saturating_since(TimerInstant::ZERO).as_nanos()).unwrap_or(u64::MAX);
-        if at < self.inner.calls_wake_at.load(Ordering::Relaxed)
-            && at < self.inner.calls_wake_at.fetch_min(at, Ordering::SeqCst)
+        if at < self.inner.wake_at.load(Ordering::Relaxed)
+            && at < self.inner.wake_at.fetch_min(at, Ordering::SeqCst)
         {
             self.inner.timer.notify_one();
         }
@@ -588,12 +575,10 @@ impl Grains {
 
     async fn run_timer(self) {
         loop {
-            let next = lock(&self.inner.wake_at).iter().flatten().min().copied();
-            let calls = match self.inner.calls_wake_at.load(Ordering::SeqCst) {
+            let next = match self.inner.wake_at.load(Ordering::SeqCst) {
                 u64::MAX => None,
                 nanos => Some(TimerInstant::ZERO + Duration::from_nanos(nanos)),
             };
-            let next = next.into_iter().chain(calls).min();
             let due = async {
                 match next {
                     Some(at) => tokio::time::sleep_until(self.inner.clock.instant(at)).await,
@@ -605,16 +590,18 @@ impl Grains {
                 () = due => {}
             }
             let now = self.inner.clock.now();
+            if next.is_some_and(|at| at > now) {
+                continue;
+            }
+            // Whoever still waits for a time says so again.
+            self.inner.wake_at.store(u64::MAX, Ordering::SeqCst);
             let outcome = lock(&self.inner.registry).poll(now);
             self.perform_activation(outcome);
-            if calls.is_some_and(|at| at <= now) {
-                self.inner.calls_wake_at.store(u64::MAX, Ordering::SeqCst);
-                for outcome in self.inner.calls.decide_all(|router| router.poll(now)) {
-                    self.perform_calls(outcome);
-                }
+            for outcome in self.inner.calls.decide_all(|router| router.poll(now)) {
+                self.perform_calls(outcome);
             }
             let outcome = lock(&self.inner.cache).poll(now);
-            self.wake(1, outcome.wake_at);
+            self.wake(outcome.wake_at);
             self.publish_drops(outcome.dropped);
         }
     }

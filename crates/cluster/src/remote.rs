@@ -450,9 +450,9 @@ impl Remote {
         if *self.inner.shutdown.borrow() {
             return Err(RegisterError::ShutDown);
         }
-        let cell = ActorCell::new(self.clone(), pid.clone());
+        let cell = ActorCell::new(self.clone());
         self.inner.processes.add(&pid.shared_id(), Arc::clone(&cell) as Arc<dyn Process>)?;
-        cell.begin(actor);
+        cell.begin(pid.clone(), actor);
         Ok(pid)
     }
 

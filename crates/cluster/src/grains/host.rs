@@ -191,7 +191,7 @@ impl GrainActor {
             Ok(answer) => answer,
             Err(_) => {
                 tracing::error!(grain = %self.context.identity, "a grain panicked in a call");
-                self.restart().await;
+                Box::pin(self.restart()).await;
                 Err(GrainError::internal("the grain panicked; it was started anew"))
             }
         }
@@ -274,11 +274,11 @@ impl Actor for GrainActor {
             // Whoever asked may be gone; that has become a dead letter then.
             drop(actor.respond(answer));
         } else if message.is::<Rang>() {
-            self.ring(&message).await;
+            Box::pin(self.ring(&message)).await;
         } else {
             let received = unless_panicked(self.grain.receive_boxed(&mut self.context, message)).await;
             if received.is_err() {
-                self.restart().await;
+                Box::pin(self.restart()).await;
             }
         }
         if let Some(pid) = &self.pid {

@@ -61,6 +61,11 @@ pub struct ActorContext {
 }
 
 impl ActorContext {
+    pub(super) fn new(remote: Remote, own: Pid) -> Self {
+        let (watchers, watched) = (BTreeSet::new(), BTreeSet::new());
+        Self { remote, own, sender: None, watchers, watched, stopping: false }
+    }
+
     /// The name of this actor.
     #[must_use]
     pub const fn own(&self) -> &Pid {
@@ -117,42 +122,37 @@ impl fmt::Debug for ActorContext {
 }
 
 /// Lets an actor work until it has nothing to do, or until it ends.
-pub(super) async fn work<A: Actor>(cell: Arc<ActorCell<A>>, body: Body<A>, is_new: bool) {
-    let Body { mut actor, watchers, watched } = body;
-    let (remote, own) = (cell.remote.clone(), cell.own.clone());
-    let mut context = ActorContext { remote, own, sender: None, watchers, watched, stopping: false };
+pub(super) async fn work<A: Actor>(cell: Arc<ActorCell<A>>, mut body: Box<Body<A>>, is_new: bool) {
     let mut letters = VecDeque::new();
-    if is_new && unless_panicked(actor.started(&mut context)).await.is_err() {
-        return end(None, context, &cell, letters).await;
-    }
-    while !context.stopping {
-        match unless_panicked(live(&mut actor, &mut context, &cell, &mut letters)).await {
-            Ok(Rest::Ended) => break,
-            Ok(Rest::Idle) => {
-                let ActorContext { watchers, watched, .. } = &mut context;
-                let (watchers, watched) = (std::mem::take(watchers), std::mem::take(watched));
-                let Some(body) = cell.rest(Body { actor, watchers, watched }) else { return };
-                Body { actor, watchers: context.watchers, watched: context.watched } = body;
-            }
-            Err(()) => return end(None, context, &cell, letters).await,
+    if is_new {
+        // Once in the life of an actor: the task of a burst of messages is to be small.
+        let started = Box::pin(unless_panicked(body.actor.started(&mut body.context))).await;
+        if started.is_err() {
+            return Box::pin(end(*body, true, &cell, letters)).await;
         }
     }
-    end(Some(actor), context, &cell, letters).await;
+    while !body.context.stopping {
+        match unless_panicked(live(&mut body, &cell, &mut letters)).await {
+            Ok(Rest::Ended) => break,
+            Ok(Rest::Idle) => {
+                body.context.sender = None;
+                match cell.rest(body) {
+                    Some(woken) => body = woken,
+                    None => return,
+                }
+            }
+            Err(()) => return Box::pin(end(*body, true, &cell, letters)).await,
+        }
+    }
+    Box::pin(end(*body, false, &cell, letters)).await;
 }
 
-/// Tells whoever has to know that the actor is over; `None` is one that panicked.
-async fn end<A: Actor>(
-    actor: Option<A>,
-    mut context: ActorContext,
-    cell: &ActorCell<A>,
-    letters: VecDeque<Letter>,
-) {
+/// Tells whoever has to know that the actor is over.
+async fn end<A: Actor>(body: Body<A>, panicked: bool, cell: &ActorCell<A>, letters: VecDeque<Letter>) {
+    let Body { mut actor, mut context } = body;
     context.remote.unregister(context.own.id());
     let (unread, unheard) = cell.close();
-    let ended = match actor {
-        Some(mut actor) => unless_panicked(actor.stopped(&mut context)).await,
-        None => Err(()),
-    };
+    let ended = if panicked { Err(()) } else { unless_panicked(actor.stopped(&mut context)).await };
     if ended.is_err() {
         tracing::error!(actor = %context.own, "the actor panicked and was ended");
     }
@@ -180,12 +180,8 @@ enum Rest {
     Ended,
 }
 
-async fn live<A: Actor>(
-    actor: &mut A,
-    context: &mut ActorContext,
-    cell: &ActorCell<A>,
-    letters: &mut VecDeque<Letter>,
-) -> Rest {
+async fn live<A: Actor>(body: &mut Body<A>, cell: &ActorCell<A>, letters: &mut VecDeque<Letter>) -> Rest {
+    let Body { actor, context } = body;
     loop {
         while let Some(message) = cell.take_system() {
             match message {
@@ -199,7 +195,7 @@ async fn live<A: Actor>(
                 SystemMessage::Terminated { who, why } => {
                     context.watched.remove(&who);
                     context.sender = None;
-                    actor.terminated(context, who, why).await;
+                    Box::pin(actor.terminated(context, who, why)).await;
                 }
             }
         }
@@ -216,7 +212,7 @@ async fn live<A: Actor>(
             return Rest::Ended;
         }
         if message.is::<PubSubAutoRespondBatchTransport>() {
-            receive_published(actor, context, message).await;
+            Box::pin(receive_published(actor, context, message)).await;
         } else {
             context.sender.clone_from(&message.sender);
             let touched = message.is::<Touch>() && message.sender.is_some();

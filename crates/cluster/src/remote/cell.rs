@@ -11,14 +11,14 @@
 //!      └──────────────────────────────────────────────────────┘
 //! ```
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Notify;
 
 use super::Remote;
-use super::actor::{self, Actor};
+use super::actor::{self, Actor, ActorContext};
 use super::mailbox::Mailbox;
 use super::pid::Pid;
 use super::process::{Letter, Process, ProcessEnded, SystemMessage};
@@ -26,8 +26,7 @@ use crate::lock;
 
 /// An actor of this node, and what waits for it.
 pub(super) struct ActorCell<A> {
-    pub(super) remote: Remote,
-    pub(super) own: Pid,
+    remote: Remote,
     this: Weak<Self>,
     state: Mutex<State<A>>,
     /// Set when there is word about the actor itself, so that the worker need not lock between two letters.
@@ -42,24 +41,23 @@ struct State<A> {
 }
 
 enum Life<A> {
-    Resting(Body<A>),
+    // Behind a pointer, because it changes hands with every burst of messages.
+    Resting(Box<Body<A>>),
     Working,
     Over,
 }
 
-/// The actor itself, and who waits for its end or it for theirs.
+/// The actor, and what it can do.
 pub(super) struct Body<A> {
     pub(super) actor: A,
-    pub(super) watchers: BTreeSet<Pid>,
-    pub(super) watched: BTreeSet<Pid>,
+    pub(super) context: ActorContext,
 }
 
 impl<A: Actor> ActorCell<A> {
     /// A cell whose actor is about to begin; [`begin`](Self::begin) lets it.
-    pub(super) fn new(remote: Remote, own: Pid) -> Arc<Self> {
+    pub(super) fn new(remote: Remote) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             remote,
-            own,
             this: Weak::clone(this),
             state: Mutex::new(State { mailbox: Mailbox::default(), life: Life::Working, room: None }),
             system_waits: AtomicBool::new(false),
@@ -67,9 +65,9 @@ impl<A: Actor> ActorCell<A> {
     }
 
     /// Starts the actor. What came meanwhile waits for its end of `started`.
-    pub(super) fn begin(self: Arc<Self>, actor: A) {
-        let body = Body { actor, watchers: BTreeSet::new(), watched: BTreeSet::new() };
+    pub(super) fn begin(self: Arc<Self>, own: Pid, actor: A) {
         let remote = self.remote.clone();
+        let body = Box::new(Body { actor, context: ActorContext::new(remote.clone(), own) });
         remote.inner.work(actor::work(self, body, true));
     }
 
@@ -98,7 +96,7 @@ impl<A: Actor> ActorCell<A> {
     }
 
     /// Lets the actor rest, unless something came; then it is given back.
-    pub(super) fn rest(&self, body: Body<A>) -> Option<Body<A>> {
+    pub(super) fn rest(&self, body: Box<Body<A>>) -> Option<Box<Body<A>>> {
         let mut state = lock(&self.state);
         if !state.mailbox.is_empty() {
             return Some(body);
