@@ -238,6 +238,12 @@ impl Authority {
         Ok(Self(Arc::from(canonical)))
     }
 
+    /// The canonical `host:port`, to be shared.
+    #[must_use]
+    pub fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
+
     /// The canonical `host:port`.
     #[must_use]
     pub fn as_str(&self) -> &str {

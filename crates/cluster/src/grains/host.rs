@@ -7,7 +7,7 @@ use bytes::Bytes;
 use synod_core::gossip::GossipMemberId;
 use synod_core::grains::{ActivationId, ActorPid, ClusterIdentity, GrainSnapshot, RelocationRecord};
 use synod_wire::cluster::{ActivationRequest, ActivationTerminated, GrainErrorResponse, GrainRequest};
-use synod_wire::payload;
+use synod_wire::{names, payload};
 use tokio::time::Instant;
 
 use super::error::GrainError;
@@ -133,8 +133,8 @@ pub(super) struct GrainActor {
     context: GrainContext,
     activation: ActivationId,
     /// When it was started anew after a panic, lately.
-    restarts: VecDeque<Instant>,
-    snapshot: Option<GrainSnapshot>,
+    restarts: Option<Box<VecDeque<Instant>>>,
+    snapshot: Option<Box<GrainSnapshot>>,
     pid: Option<ActorPid>,
 }
 
@@ -158,23 +158,25 @@ impl GrainActor {
             stopping: false,
             timers: None,
         };
-        Self { grain, context, activation, restarts: VecDeque::new(), snapshot, pid: None }
+        Self { grain, context, activation, restarts: None, snapshot: snapshot.map(Box::new), pid: None }
     }
 
     /// Tells the registry that the grain runs, or that it does not. Returns whether it does.
     async fn begin(&mut self) -> bool {
-        let snapshot = self.snapshot.take();
+        let snapshot = self.snapshot.take().map(|snapshot| *snapshot);
         let activated = unless_panicked(self.grain.activate_boxed(&mut self.context, snapshot)).await;
         let grains = self.context.grains.clone();
         let failure = match activated {
-            Ok(Ok(())) => match actor_pid(&self.context.own) {
-                Some(pid) => {
-                    self.pid = Some(pid.clone());
-                    grains.spawned(&self.context.identity, self.activation, pid);
-                    return true;
+            Ok(Ok(())) => {
+                match ActorPid::shared(grains.remote().authority().clone(), &self.context.own.shared_id()) {
+                    Ok(pid) => {
+                        self.pid = Some(pid.clone());
+                        grains.spawned(&self.context.identity, self.activation, pid);
+                        return true;
+                    }
+                    Err(error) => error.to_string(),
                 }
-                None => "its name is none".to_owned(),
-            },
+            }
             Ok(Err(error)) => error.to_string(),
             Err(_) => "it panicked".to_owned(),
         };
@@ -215,14 +217,16 @@ impl GrainActor {
     /// A grain that panicked is not trusted any more: a fresh one takes its place, unless that happens too often.
     async fn restart(&mut self) {
         let now = Instant::now();
-        while self.restarts.front().is_some_and(|at| now.duration_since(*at) > RESTARTS_PERIOD) {
-            self.restarts.pop_front();
+        let restarts = self.restarts.get_or_insert_default();
+        while restarts.front().is_some_and(|at| now.duration_since(*at) > RESTARTS_PERIOD) {
+            restarts.pop_front();
         }
-        self.restarts.push_back(now);
+        restarts.push_back(now);
+        let may_restart = restarts.len() <= RESTARTS_MAX;
         self.context.timers = None;
         let fresh = self.context.grains.make(&self.context.identity);
         match fresh {
-            Some(grain) if self.restarts.len() <= RESTARTS_MAX => {
+            Some(grain) if may_restart => {
                 self.grain = grain;
                 let activated = unless_panicked(self.grain.activate_boxed(&mut self.context, None)).await;
                 if !matches!(activated, Ok(Ok(()))) {
@@ -259,7 +263,7 @@ impl Actor for GrainActor {
         let grains = self.context.grains.clone();
         grains.turn_begins(&self.context.identity);
         self.read_headers(&message);
-        if message.is::<GrainRequest>() {
+        if message.type_name.as_str() == names::GRAIN_REQUEST {
             // Whoever has stopped waiting is not worked for.
             let is_late = self.context.deadline.is_some_and(|deadline| deadline <= Instant::now());
             let answer = if is_late {
@@ -298,12 +302,12 @@ impl Actor for GrainActor {
 
 /// The PID as machines have it.
 pub(crate) fn actor_pid(pid: &Pid) -> Option<ActorPid> {
-    ActorPid::new(pid.address().parse().ok()?, pid.id()).ok()
+    ActorPid::shared(pid.address().parse().ok()?, &pid.shared_id()).ok()
 }
 
 /// The PID as messages have it.
 pub(crate) fn remote_pid(pid: &ActorPid) -> Pid {
-    Pid::new(pid.authority().as_str(), pid.id())
+    Pid::new(pid.authority().shared(), pid.shared_id())
 }
 
 /// So often a grain is started anew after a panic …

@@ -50,7 +50,7 @@ impl Pid {
         self.request_id
     }
 
-    pub(super) fn shared_id(&self) -> Arc<str> {
+    pub(crate) fn shared_id(&self) -> Arc<str> {
         Arc::clone(&self.id)
     }
 

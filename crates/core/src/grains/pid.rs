@@ -23,7 +23,15 @@ impl ActorPid {
     /// # Errors
     /// [`PidError`] says what is wrong with the id.
     pub fn new(authority: Authority, id: &str) -> Result<Self, PidError> {
-        let first = id.split_once('/').map_or(id, |(first, _)| first);
+        Self::shared(authority, &Arc::from(id))
+    }
+
+    /// The actor `id` on the node at `authority`. The text is shared, not copied.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn shared(authority: Authority, id: &Arc<str>) -> Result<Self, PidError> {
+        let first = id.split_once('/').map_or(&**id, |(first, _)| first);
         if first.is_empty() {
             return Err(PidError::EmptyId);
         }
@@ -34,12 +42,18 @@ impl ActorPid {
             return Err(PidError::ControlCharacter { character });
         }
         let is_reserved = RESERVED.contains(&first)
-            || RESERVED_ALONE.contains(&id)
+            || RESERVED_ALONE.contains(&&**id)
             || RESERVED_PREFIXES.iter().any(|prefix| first.starts_with(prefix));
         if is_reserved {
             return Err(PidError::Reserved { segment: Arc::from(first) });
         }
-        Ok(Self { authority, id: Arc::from(id) })
+        Ok(Self { authority, id: Arc::clone(id) })
+    }
+
+    /// Its name on its node, to be shared.
+    #[must_use]
+    pub fn shared_id(&self) -> Arc<str> {
+        Arc::clone(&self.id)
     }
 
     /// Where its node listens.
