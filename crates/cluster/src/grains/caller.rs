@@ -37,8 +37,8 @@ pub struct GrainRef {
 
 impl GrainRef {
     pub(super) const fn new(grains: Grains, identity: ClusterIdentity) -> Self {
-        let (timeout, chain) = (TIMEOUT, Vec::new());
-        Self { grains, identity, timeout, retry: None, once: false, chain, deadline: None }
+        let timeout = TIMEOUT;
+        Self { grains, identity, timeout, retry: None, once: false, chain: Vec::new(), deadline: None }
     }
 
     pub(super) fn on_behalf(mut self, chain: Vec<String>, deadline: Option<Instant>) -> Self {

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use super::codec::{Failures, subscriber, wire_failures};
 use crate::grains::{CallError, Grains, remote_pid};
 use crate::lock;
-use crate::remote::{Letter, Message, Process, ProcessEnded, Remote, RequestError, SystemMessage};
+use crate::remote::{Message, Remote, RequestError};
 
 /// Brings batches to subscribers. Clones are the same.
 #[derive(Clone)]
@@ -135,7 +135,8 @@ impl Courier {
         }
     }
 
-    fn take(&self, message: Message) -> Result<(), String> {
+    /// Takes a batch that a topic sent.
+    pub(super) fn take(&self, message: Message) -> Result<(), String> {
         if !message.is::<DeliverBatchRequestTransport>() {
             return Err(format!("a {} for the delivery of published messages", message.type_name));
         }
@@ -172,22 +173,6 @@ impl Courier {
         {
             tracing::debug!(topic, %error, "a topic was not told about failed deliveries");
         }
-    }
-}
-
-impl Process for Courier {
-    fn deliver(&self, letters: &mut VecDeque<Letter>) -> Result<(), ProcessEnded> {
-        for Letter { message, .. } in letters.drain(..) {
-            let peer = message.sender.as_ref().map_or("a peer", |sender| sender.address()).to_owned();
-            if let Err(problem) = self.take(message) {
-                self.remote.refuse_message(&peer, &problem);
-            }
-        }
-        Ok(())
-    }
-
-    fn tell(&self, _: SystemMessage) -> Result<(), ProcessEnded> {
-        Ok(())
     }
 }
 

@@ -359,7 +359,8 @@ fn when_a_peer_goes_what_was_sent_there_is_tried_elsewhere() {
 #[test]
 fn a_call_that_must_not_be_repeated_is_not_once_the_grain_may_have_handled_it() {
     let mut router = router(config());
-    let once = || CallRequest { once: true, ..request("a", 10_000) };
+    let retry = Some(RetryPolicy::Fixed { retries: 5, delay: Duration::from_millis(100) });
+    let once = || CallRequest { once: true, retry, ..request("a", 10_000) };
     // What never arrived is looked for again, like any other call.
     let (id, _) = router.call(once(), at(0));
     router.handle_failure(id, AttemptFailure::NoHost, at(0));
@@ -375,7 +376,7 @@ fn a_call_that_must_not_be_repeated_is_not_once_the_grain_may_have_handled_it() 
     );
     assert_eq!(ended(&router.poll(at(10_000))), [(id, CallEnd::TimedOut { attempts: 3 })]);
     // Who went away may have handled it.
-    let (id, _) = router.call(CallRequest { once: true, ..request("b", 20_000) }, at(10_000));
+    let (id, _) = router.call(CallRequest { once: true, retry, ..request("b", 20_000) }, at(10_000));
     router.handle_resolved(id, pid("h:1/b"), at(10_000));
     let gone = CallEnd::Failed(AttemptFailure::Unreachable(peer("h:1")));
     assert_eq!(ended(&router.handle_peer_gone(&peer("h:1"), at(10_001))), [(id, gone)]);
