@@ -5,11 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use synod_cluster::grains::ClusterIdentity;
-use synod_cluster::pubsub::{
-    Guarantee, OverflowRule, PartitionPolicy, Subscription, TopicOptions, TopicReceiver,
-};
+use synod_cluster::pubsub::{Guarantee, OverflowRule, PartitionPolicy, TopicOptions, TopicReceiver};
 use synod_cluster::quickstart::{demo_gossip, demo_membership};
-use synod_cluster::remote::RemoteConfig;
+use synod_cluster::remote::{Actor, ActorContext, Message, RemoteConfig};
 use synod_cluster::{Cluster, ClusterConfig, ClusterProvider, Delivery, PubSub};
 use synod_core::grains::PlacementHash;
 use synod_core::membership::ClusterEvent;
@@ -24,6 +22,8 @@ struct Way {
     address: SocketAddr,
     node: SocketAddr,
     is_open: watch::Sender<bool>,
+    /// One for every connection.
+    connections: Arc<()>,
 }
 
 impl Way {
@@ -34,13 +34,16 @@ impl Way {
         drop(behind);
         let is_open = watch::Sender::new(true);
         let mut gate = is_open.subscribe();
+        let connections = Arc::new(());
+        let each = Arc::downgrade(&connections);
         tokio::spawn(async move {
             while let Ok((mut near, _)) = front.accept().await {
                 if !*gate.borrow_and_update() {
                     continue;
                 }
-                let mut gate = gate.clone();
+                let (mut gate, connection) = (gate.clone(), each.upgrade());
                 tokio::spawn(async move {
+                    let _connection = connection;
                     let Ok(mut far) = TcpStream::connect(node).await else { return };
                     tokio::select! {
                         _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
@@ -49,11 +52,13 @@ impl Way {
                 });
             }
         });
-        Self { address, node, is_open }
+        Self { address, node, is_open, connections }
     }
 
-    fn cut(&self) {
+    /// Nothing comes through any more when this is done.
+    async fn cut(&self) {
         self.is_open.send_replace(false);
+        until("the last connection ends", || Arc::strong_count(&self.connections) == 1).await;
     }
 
     fn heal(&self) {
@@ -171,8 +176,8 @@ async fn a_partition_delays_or_drops_as_the_topic_was_created() {
         running.push((name, options, arriving, near, far));
     }
 
-    to_a.cut();
-    to_b.cut();
+    to_a.cut().await;
+    to_b.cut().await;
     for (name, ..) in &running {
         suspends(&mut events, name).await;
     }
@@ -215,18 +220,36 @@ async fn a_partition_delays_or_drops_as_the_topic_was_created() {
     }
 }
 
-/// A handler that needs a permit for each message, and what it has heard.
-async fn gated(node: &Cluster, topic: &str) -> (Subscription, Arc<Semaphore>, Arc<Mutex<Vec<String>>>) {
-    let (gate, heard) = (Arc::new(Semaphore::new(0)), Arc::<Mutex<Vec<String>>>::default());
-    let (own_gate, own_heard) = (Arc::clone(&gate), Arc::clone(&heard));
-    let subscription = topics(node).subscribe_with(topic, move |message| {
-        let (gate, heard) = (Arc::clone(&own_gate), Arc::clone(&own_heard));
-        async move {
-            heard.lock().expect("unlocked").push(message.decode::<String>().expect("a text"));
-            gate.acquire().await.expect("open").forget();
-        }
-    });
-    (subscription.await.expect("subscribed"), gate, heard)
+/// What a slow subscriber heard, and how many messages it may finish.
+#[derive(Clone)]
+struct Slow {
+    gate: Arc<Semaphore>,
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl Slow {
+    /// A subscriber on `node` that nobody subscribes again.
+    async fn on(node: &Cluster, topic: &str) -> Self {
+        let slow = Self { gate: Arc::new(Semaphore::new(0)), heard: Arc::default() };
+        let pid = node.remote().expect("running").spawn(slow.clone()).expect("room");
+        topics(node).subscribe(topic, &pid).await.expect("subscribed");
+        slow
+    }
+
+    fn heard(&self) -> Vec<String> {
+        self.heard.lock().expect("unlocked").clone()
+    }
+
+    async fn hears_at_last(&self, word: &str) {
+        until(word, || self.heard().last().is_some_and(|last| last == word)).await;
+    }
+}
+
+impl Actor for Slow {
+    async fn receive(&mut self, _: &mut ActorContext, message: Message) {
+        self.heard.lock().expect("unlocked").push(message.decode::<String>().expect("a text"));
+        self.gate.acquire().await.expect("open").forget();
+    }
 }
 
 /// 9.2: an acknowledgement is lost. Who must have a message gets it again, and then what follows; who need not does not.
@@ -239,36 +262,29 @@ async fn a_lost_acknowledgement_repeats_the_message_only_where_it_must_arrive() 
     let (must, may) = (topic_on("must", &a, None), topic_on("may", &a, None));
     let options = TopicOptions { guarantee: Guarantee::AtLeastOnce, ..TopicOptions::default() };
     topics(&a).create_topic(&must, options).await.expect("created");
-    let (_must, must_gate, must_heard) = gated(&b, &must).await;
-    let (_may, may_gate, may_heard) = gated(&b, &may).await;
+    let (at_must, at_may) = (Slow::on(&b, &must).await, Slow::on(&b, &may).await);
     for name in [&must, &may] {
         topics(&a).publish(name, &"one".to_owned()).await.expect("published");
     }
-    for heard in [&must_heard, &may_heard] {
-        until("the message", || heard.lock().expect("unlocked").len() == 1).await;
-    }
+    at_must.hears_at_last("one").await;
+    at_may.hears_at_last("one").await;
     // They have it, and nobody hears them say so.
-    to_a.cut();
-    must_gate.add_permits(1000);
-    may_gate.add_permits(1000);
-    until("it comes again", || must_heard.lock().expect("unlocked").len() >= 2).await;
+    to_a.cut().await;
+    at_must.gate.add_permits(1000);
+    at_may.gate.add_permits(1000);
+    until("it comes again", || at_must.heard().len() >= 2).await;
     to_a.heal();
     for name in [&must, &may] {
         topics(&a).publish(name, &"two".to_owned()).await.expect("published");
     }
-    for heard in [&must_heard, &may_heard] {
-        until("the next message", || {
-            heard.lock().expect("unlocked").last().is_some_and(|last| last == "two")
-        })
-        .await;
-    }
+    at_must.hears_at_last("two").await;
+    at_may.hears_at_last("two").await;
     until("both acknowledged", || topics(&a).topic_counts()[&must.parse().expect("a name")].delivered == 2)
         .await;
-    let mut must_heard = must_heard.lock().expect("unlocked").clone();
-    assert!(must_heard.is_sorted(), "in order: {must_heard:?}");
-    must_heard.dedup();
-    assert_eq!(must_heard, ["one", "two"]);
-    assert_eq!(*may_heard.lock().expect("unlocked"), ["one", "two"], "never twice");
+    let mut heard = at_must.heard();
+    heard.dedup();
+    assert_eq!(heard, ["one", "two"], "in order");
+    assert_eq!(at_may.heard(), ["one", "two"], "never twice");
     let counts = topics(&a).topic_counts();
     assert!(counts[&must.parse().expect("a name")].redelivered >= 1);
     assert_eq!(counts[&may.parse().expect("a name")].redelivered, 0);
@@ -285,19 +301,19 @@ async fn what_has_not_arrived_moves_with_the_topic() {
     let name = topic_on("moving", &a, Some(&c));
     let options = TopicOptions { guarantee: Guarantee::AtLeastOnce, ..TopicOptions::default() };
     topics(&b).create_topic(&name, options).await.expect("created");
-    let (_slow, gate, heard) = gated(&b, &name).await;
+    let slow = Slow::on(&b, &name).await;
     for word in ["1", "2", "3"] {
         topics(&b).publish(&name, &word.to_owned()).await.expect("published");
     }
-    until("the first message", || !heard.lock().expect("unlocked").is_empty()).await;
+    slow.hears_at_last("1").await;
     a.shutdown(true).await.expect("a clean end");
     settle(&[&b, &c]).await;
     let topic = name.parse().expect("a name");
+    // Nobody calls it there; it starts because it has something to do.
     until("the topic runs on c", || topics(&c).topic_counts().contains_key(&topic)).await;
-    gate.add_permits(1000);
-    until("the last message", || heard.lock().expect("unlocked").last().is_some_and(|last| last == "3"))
-        .await;
-    let mut heard = heard.lock().expect("unlocked").clone();
+    slow.gate.add_permits(1000);
+    slow.hears_at_last("3").await;
+    let mut heard = slow.heard();
     heard.dedup();
     assert_eq!(heard, ["1", "2", "3"], "in order, nothing is missing");
     until("all acknowledged", || topics(&c).topic_counts()[&topic].delivered == 3).await;
