@@ -24,7 +24,7 @@ use synod_cluster::gossiper::{Gossiper, TokioGossiper, TokioGossiperConfig};
 use synod_cluster::grains::{
     Audience, Broadcast, Broadcasts, CallError, ClusterIdentity, Grain, GrainContext, GrainError, GrainKind,
 };
-use synod_cluster::pubsub::{self, BatchingProducerConfig, SubscriptionId};
+use synod_cluster::pubsub::{self, BatchingProducerConfig, Guarantee, SubscriptionId, TopicOptions};
 use synod_cluster::remote::{
     Actor, ActorContext, Message, Pid, Remote, RemoteConfig, RequestError, SendError,
 };
@@ -237,7 +237,7 @@ impl Peer {
             }
             [
                 "subscribe" | "unsubscribe" | "subscribe-grain" | "unsubscribe-grain" | "subscribe-handler"
-                | "publish" | "produce" | "topics",
+                | "create" | "publish" | "produce" | "topics",
                 ..,
             ] => self.run_pubsub(&words).await,
             ["watch", address, id] => {
@@ -281,13 +281,21 @@ impl Peer {
                 };
                 self.handlers.push(topics.subscribe_with(topic, handler).await?);
             }
+            ["create", topic] => {
+                let options = TopicOptions { guarantee: Guarantee::AtLeastOnce, ..TopicOptions::default() };
+                topics.create_topic(topic, options).await?;
+            }
             ["publish", topic, ref text @ ..] if !text.is_empty() => {
                 topics.publish(topic, &text.join(" ")).await?;
             }
             ["produce", topic, count] => produce(&topics, topic, count.parse()?).await?,
             ["topics"] => {
                 let counts = topics.topic_counts().into_iter().map(|(topic, counts)| {
-                    (topic.to_string(), json!({"forwarded": counts.forwarded, "failures": counts.failures}))
+                    let (forwarded, delivered, failures) =
+                        (counts.forwarded, counts.delivered, counts.failures);
+                    let counts =
+                        json!({"forwarded": forwarded, "delivered": delivered, "failures": failures});
+                    (topic.to_string(), counts)
                 });
                 return Ok(json!({"topics": counts.collect::<BTreeMap<_, _>>()}));
             }

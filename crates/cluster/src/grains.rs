@@ -444,11 +444,6 @@ impl Grains {
         self.inner.kinds.get(grain.kind()).map(|kind| (kind.factory)(grain))
     }
 
-    /// The members of the last roster.
-    pub(crate) fn members(&self) -> Arc<[RosterMember]> {
-        Arc::clone(&self.inner.members.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
     /// Largest snapshot that is kept or handed over, in bytes.
     pub(crate) fn snapshot_bytes_max(&self) -> usize {
         self.inner.config.activation.snapshot_bytes_max

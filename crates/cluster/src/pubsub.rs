@@ -90,6 +90,28 @@ impl PubSubConfig {
 }
 
 /// The topics of a cluster, as one node sees them. Clones are the same.
+///
+/// ```
+/// use synod_cluster::pubsub::{Guarantee, TopicOptions};
+/// use synod_cluster::remote::RemoteConfig;
+/// use synod_cluster::{Cluster, ClusterConfig, ClusterProvider};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let listen = RemoteConfig::new(([127, 0, 0, 1], 0).into());
+/// let mut cluster = Cluster::new(ClusterConfig::new("first".parse()?, listen))?;
+/// cluster.start_member().await?;
+/// let topics = cluster.pubsub().ok_or("not running")?;
+///
+/// let options = TopicOptions { guarantee: Guarantee::AtLeastOnce, ..TopicOptions::default() };
+/// topics.create_topic("news", options).await?;
+/// let mut news = topics.subscribe_channel("news", 16).await?;
+/// topics.publish("news", &"hello".to_owned()).await?;
+/// assert_eq!(news.recv().await.ok_or("stopped")?.decode::<String>()?, "hello");
+/// cluster.shutdown(true).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct PubSub {
     inner: Arc<Inner>,

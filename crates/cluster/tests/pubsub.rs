@@ -213,15 +213,15 @@ async fn hears_of_creation(events: &mut synod_cluster::Subscription, expected: &
     tokio::time::timeout(PATIENCE, found).await.expect("an announcement in time")
 }
 
-/// A topic that `node` hosts.
-fn topic_on(node: &Cluster) -> String {
+/// A topic of that stem that `node` hosts.
+fn topic_on(node: &Cluster, stem: &str) -> String {
     let own = node.remote().expect("running").authority().clone();
     let roster = node.roster();
     let is_there = |name: &String| {
         let grain = synod_cluster::grains::ClusterIdentity::new("prototopic", name).expect("a name");
         PlacementHash::default().owner(&grain, roster.iter()).is_some_and(|owner| owner.authority == own)
     };
-    (0..1000).map(|number| format!("topic-{number}")).find(is_there).expect("a topic for every node")
+    (0..1000).map(|number| format!("{stem}-{number}")).find(is_there).expect("a topic for every node")
 }
 
 /// 9.1: every member hears of a topic that is created, and remembers it when its host is lost; 9.4: publishing to it
@@ -233,7 +233,7 @@ async fn a_topic_is_created_once_and_every_member_knows() {
     let b = start("b", &[&a], Guarantee::AtMostOnce, &grains).await;
     settle(&[&a, &b]).await;
     let (mut at_a, mut at_b) = (a.events().subscribe(), b.events().subscribe());
-    let name = topic_on(&b);
+    let name = topic_on(&b, "first");
     let options = TopicOptions { guarantee: Guarantee::AtLeastOnce, ..TopicOptions::default() };
     let refused = topics(&a).publish(&name, &"early".to_owned()).await;
     assert!(matches!(refused, Err(PubSubError::UnknownTopic { .. })), "{refused:?}");
@@ -261,6 +261,12 @@ async fn a_topic_is_created_once_and_every_member_knows() {
     settle(&[&a, &b, &c]).await;
 
     // Its host is lost, and what was said about the topic is not.
+    let name = topic_on(&b, "second");
+    topics(&c).create_topic(&name, options).await.expect("created");
+    let known: TopicName = name.parse().expect("a name");
+    until("the others are told", || topics(&a).created_topics().contains_key(&known)).await;
+    until("the others are told", || topics(&c).created_topics().contains_key(&known)).await;
+    let (_on_a, by_a) = listen(&a, &name).await;
     drop(b);
     settle(&[&a, &c]).await;
     let told = async {
@@ -269,8 +275,9 @@ async fn a_topic_is_created_once_and_every_member_knows() {
         }
     };
     tokio::time::timeout(PATIENCE, told).await.expect("it goes on elsewhere");
-    until("it is heard", || heard(&by_a).last().is_some_and(|last| last == "two")).await;
-    until("acknowledged again", || topics(&a).counts().delivered + topics(&c).counts().delivered >= 1).await;
+    hears(&by_a, &["two"]).await;
+    let delivered = |node| topics(node).topic_counts().get(&known).map_or(0, |counts| counts.delivered);
+    until("acknowledged", || delivered(&a) + delivered(&c) == 1).await;
     let again = topics(&c).create_topic(&name, options).await;
     assert!(matches!(again, Err(PubSubError::AlreadyCreated { .. })), "{again:?}");
 }

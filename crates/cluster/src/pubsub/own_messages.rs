@@ -1,5 +1,8 @@
 //! What synod nodes tell each other about topics beyond protoactor-go's protocol. Go nodes are never sent any of it.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
 use bytes::Bytes;
 use synod_core::pubsub::{
     Guarantee, KeptMessage, OverflowRule, PartitionPolicy, TopicName, TopicOptions, TopicSnapshot,
@@ -9,8 +12,6 @@ use synod_wire::cluster::SubscriberIdentity;
 
 use super::codec;
 use crate::remote::{Message, TypeName};
-use std::collections::HashMap;
-use std::time::Duration;
 
 /// Asks a topic to exist.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
@@ -152,9 +153,12 @@ pub(super) fn read_state(bytes: &[u8]) -> Option<TopicSnapshot<Message>> {
     let messages = state.messages.into_iter().map(|kept| {
         let type_name = type_names.get(usize::try_from(kept.type_index).ok()?)?.clone();
         let serializer = Serializer::from_id(kept.serializer_id)?;
-        let bytes = kept.payload.len();
         let payload = Message { serializer, ..Message::raw(type_name, kept.payload) };
-        Some(KeptMessage { payload, bytes, age: Duration::from_millis(kept.age_ms) })
+        Some(KeptMessage {
+            bytes: codec::kept_bytes(&payload),
+            payload,
+            age: Duration::from_millis(kept.age_ms),
+        })
     });
     let messages = messages.collect::<Option<_>>()?;
     let subscribers = state.subscribers.iter().filter_map(|subscriber| {

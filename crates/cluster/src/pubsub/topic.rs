@@ -148,6 +148,11 @@ impl Topic {
                 this.run(|broker, now| ((), broker.poll(now)));
             }
             if idle_at.is_some_and(|at| at <= Instant::now()) {
+                if lock(&this.broker).kept().0 > 0 {
+                    // Somebody waits for what it keeps.
+                    lock(&this.idle).1 = Instant::now();
+                    continue;
+                }
                 // It may be stopping already.
                 drop(this.grains.remote().poison(&this.own));
                 return;
@@ -182,7 +187,7 @@ impl TopicGrain {
             let batch: PubSubBatchTransport = payload::decode(bytes).map_err(|error| invalid(&error))?;
             let messages = codec::unpack(&batch.type_names, batch.envelopes);
             let sized = messages.into_iter().map(|message| {
-                let bytes = message.payload.len();
+                let bytes = codec::kept_bytes(&message);
                 (message, bytes)
             });
             let batch = sized.collect();
