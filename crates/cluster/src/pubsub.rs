@@ -359,8 +359,13 @@ impl PubSub {
     /// The members are these now.
     pub(crate) fn handle_roster(&self, update: &RosterUpdate) {
         let members: Arc<[RosterMember]> = update.members.as_slice().into();
+        let mut newcomers = update.joined.clone();
         {
             let mut view = lock(&self.inner.view);
+            // What a member runs may become known later than the member.
+            let is_news =
+                |member: &&RosterMember| view.runtimes.get(&member.authority) != Some(&member.runtime);
+            newcomers.extend(members.iter().filter(is_news).cloned());
             view.runtimes = members.iter().map(|member| (member.authority.clone(), member.runtime)).collect();
             let View { runtimes, suspects, .. } = &mut *view;
             suspects.retain(|suspect| runtimes.contains_key(suspect));
@@ -369,8 +374,8 @@ impl PubSub {
         for topic in self.topics() {
             topic.run(|broker, now| ((), broker.handle_roster(&members, now)));
         }
-        for joined in &update.joined {
-            self.tell_created(joined);
+        for newcomer in &newcomers {
+            self.tell_created(newcomer);
         }
         self.renew();
     }
@@ -396,9 +401,9 @@ impl PubSub {
         }
     }
 
-    /// A topic that runs here was created: everybody is told, and will remember it if this node is lost.
+    /// A topic that runs here was created, here or where it ran before: everybody is told, and will remember it if this
+    /// node is lost.
     fn announce(&self, topic: &TopicName, options: TopicOptions) {
-        self.remember_created(topic, options);
         let members = lock(&self.inner.view).members.clone();
         for member in members.iter().flat_map(|members| members.iter()) {
             self.tell(member, topic, options);
@@ -428,12 +433,22 @@ impl PubSub {
     fn learn(&self, message: &Message) -> Result<(), String> {
         let told: TopicCreated = message.decode().map_err(|error| error.to_string())?;
         let topic = TopicName::new(&told.topic).map_err(|error| error.to_string())?;
-        let options = told.options.unwrap_or_default().into();
-        if self.remember_created(&topic, options) {
-            let (event, observed_at) = (PubSubEvent::Created { topic, options }, self.clock().now());
+        self.hear_of_creation(&topic, told.options.unwrap_or_default().into());
+        Ok(())
+    }
+
+    /// A topic was created elsewhere, or before this node hosted it.
+    fn hear_of_creation(&self, topic: &TopicName, options: TopicOptions) {
+        let is_news = self.remember_created(topic, options);
+        let running = self.topics().into_iter().find(|running| running.created() == (topic.clone(), None));
+        if let Some(running) = running {
+            // It began here before the news arrived.
+            drop(running.run(|broker, _| broker.create(options)));
+        } else if is_news {
+            let (topic, observed_at) = (topic.clone(), self.clock().now());
+            let event = PubSubEvent::Created { topic, options };
             self.stream().publish(ClusterEvent::PubSub { event, observed_at });
         }
-        Ok(())
     }
 
     /// Returns whether that is news.

@@ -226,7 +226,9 @@ impl TopicGrain {
             topic
                 .run(|broker, _| broker.create(options))
                 .map_err(|refusal| GrainError::new(REASON_ALREADY_CREATED, refusal.to_string()))?;
-            topic.pubsub.announce(&topic.counts().0, options);
+            let name = topic.counts().0;
+            topic.pubsub.remember_created(&name, options);
+            topic.pubsub.announce(&name, options);
             Ok(Message::new(&CreateTopicResponse {}))
         } else if message.is::<Initialize>() {
             let request: Initialize = payload::decode(bytes).map_err(|error| invalid(&error))?;
@@ -274,8 +276,14 @@ impl Grain for TopicGrain {
             None => TopicSnapshot::default(),
         };
         // After a crash of its host all that is left of a topic is what the others were told.
-        known.created = known.created.or_else(|| self.pubsub.created_topics().remove(&topic.counts().0));
+        let name = topic.counts().0;
+        known.created = known.created.or_else(|| self.pubsub.created_topics().remove(&name));
+        let created = known.created;
         topic.run(|broker, now| ((), broker.restore(known, now)));
+        if let Some(options) = created {
+            self.pubsub.hear_of_creation(&name, options);
+            self.pubsub.announce(&name, options);
+        }
         *lock(&topic.ticking) = Some(tokio::spawn(Topic::tick(Arc::downgrade(&topic))));
         self.topic = Some(topic);
         Ok(())
