@@ -170,7 +170,7 @@ impl PubSub {
 
     /// Takes part from now on.
     pub(crate) fn open(&self, remote: &Remote, grains: &Grains) -> Result<(), RegisterError> {
-        let courier = Courier::new(remote.clone(), grains.clone(), self.inner.config.subscriber_timeout);
+        let courier = Courier::new(remote.clone(), grains.clone(), &self.inner.config);
         let door = Door { pubsub: self.clone(), courier: courier.clone() };
         remote.register(names::ACTOR_PUBSUB_DELIVERY, Arc::new(door))?;
         *lock(&self.inner.open) = Some((grains.clone(), courier));
