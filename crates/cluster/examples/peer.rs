@@ -21,14 +21,18 @@ use bytes::Bytes;
 use prost::{Message as _, Name};
 use serde_json::{Value, json};
 use synod_cluster::gossiper::{Gossiper, TokioGossiper, TokioGossiperConfig};
-use synod_cluster::grains::{CallError, Grain, GrainContext, GrainError, GrainKind};
+use synod_cluster::grains::{
+    Audience, Broadcast, Broadcasts, CallError, ClusterIdentity, Grain, GrainContext, GrainError, GrainKind,
+};
+use synod_cluster::pubsub::{self, BatchingProducerConfig, Guarantee, SubscriptionId, TopicOptions};
 use synod_cluster::remote::{
     Actor, ActorContext, Message, Pid, Remote, RemoteConfig, RequestError, SendError,
 };
 use synod_cluster::{
-    AutomanagedConfig, Cluster, ClusterConfig, ClusterProvider, Delivery, Discovery, Subscription,
+    AutomanagedConfig, Cluster, ClusterConfig, ClusterProvider, Delivery, Discovery, PubSub, Subscription,
 };
 use synod_core::gossip::{GossipKey, GossipValue, GossiperEvent};
+use synod_core::grains::PlacementHash;
 use synod_core::membership::ClusterEvent;
 use synod_core::roster::RosterMember;
 use synod_wire::Dialect;
@@ -46,6 +50,7 @@ async fn main() -> Result<()> {
     let (remote, gossiper) = (running(cluster.remote())?.clone(), running(cluster.gossiper())?.clone());
     let (shown, topology) = watch::channel(json!({"hash": "0", "members": []}));
     tokio::spawn(tell_events(events, gossiper.clone(), shown));
+    tokio::spawn(tell_broadcasts(cluster.broadcasts()?));
     print(
         "event",
         "ready",
@@ -53,7 +58,8 @@ async fn main() -> Result<()> {
     );
 
     let watcher = remote.spawn(Watcher)?;
-    let mut peer = Peer { cluster, remote, gossiper, topology, watcher, spawned: BTreeMap::new() };
+    let (spawned, handlers) = (BTreeMap::new(), Vec::new());
+    let mut peer = Peer { cluster, remote, gossiper, topology, watcher, spawned, handlers };
     while let Some(line) = lines.recv().await {
         let command = line.split_whitespace().next().unwrap_or_default();
         let fields = peer.run(&line).await.unwrap_or_else(|error| json!({"error": error.to_string()}));
@@ -138,12 +144,15 @@ struct Peer {
     topology: watch::Receiver<Value>,
     watcher: Pid,
     spawned: BTreeMap<String, Arc<Mutex<Seen>>>,
+    handlers: Vec<pubsub::Subscription>,
 }
 
-/// A grain that counts its calls and answers each with "rust METHOD COUNT TEXT".
+/// A grain that counts its calls and answers each with "rust METHOD COUNT TEXT". Method 7 answers with what it heard from
+/// topics, "rust 7 COUNT DISORDERED LAST".
 #[derive(Default)]
 struct Counter {
     count: u64,
+    heard: Seen,
 }
 
 impl Grain for Counter {
@@ -158,8 +167,18 @@ impl Grain for Counter {
         if method == 9 {
             return Err(GrainError::new("NOT_FOUND", text));
         }
+        if method == 7 {
+            let Seen { count, disordered, last } = &self.heard;
+            return Ok(Message::new(&format!("rust 7 {count} {disordered} {last}")));
+        }
         self.count += 1;
         Ok(Message::new(&format!("rust {method} {} {text}", self.count)))
+    }
+
+    async fn receive(&mut self, _: &mut GrainContext, message: Message) {
+        if let Ok(text) = message.decode::<String>() {
+            self.heard.note(text);
+        }
     }
 }
 
@@ -207,6 +226,20 @@ impl Peer {
             ["grain", kind, identity, method, ref text @ .., timeout] if !text.is_empty() => {
                 self.grain(kind, identity, method.parse()?, text.join(" "), millis(timeout)?).await
             }
+            ["owner", kind, identity] => {
+                let (grain, roster) = (ClusterIdentity::new(kind, identity)?, self.cluster.roster());
+                let owner = PlacementHash::default().owner(&grain, roster.iter());
+                Ok(json!({"address": owner.ok_or("nobody hosts it")?.authority.as_str()}))
+            }
+            ["broadcast", ref text @ ..] if !text.is_empty() => {
+                let everybody = Audience { protoactor: true, own: false };
+                Ok(json!({"members": self.cluster.broadcast(&text.join(" "), everybody)?}))
+            }
+            [
+                "subscribe" | "unsubscribe" | "subscribe-grain" | "unsubscribe-grain" | "subscribe-handler"
+                | "create" | "publish" | "produce" | "topics",
+                ..,
+            ] => self.run_pubsub(&words).await,
             ["watch", address, id] => {
                 done(self.remote.send(&self.watcher, Message::new(&actor::Pid::from(&Pid::new(address, id)))))
             }
@@ -220,6 +253,59 @@ impl Peer {
             ["quit"] => Ok(json!({})),
             _ => Err("unknown command, or not its number of words".into()),
         }
+    }
+
+    async fn run_pubsub(&mut self, words: &[&str]) -> Result<Value> {
+        let topics = running(self.cluster.pubsub())?.clone();
+        match *words {
+            ["subscribe", topic, name] => {
+                topics.subscribe(topic, &self.local(name)).await?;
+            }
+            ["unsubscribe", topic, name] => {
+                topics.unsubscribe(&SubscriptionId::of_actor(topic, &self.local(name))?).await?;
+            }
+            ["subscribe-grain", topic, kind, identity] => {
+                topics.subscribe_grain(topic, kind, identity).await?;
+            }
+            ["unsubscribe-grain", topic, kind, identity] => {
+                topics.unsubscribe(&SubscriptionId::of_grain(topic, kind, identity)?).await?;
+            }
+            ["subscribe-handler", topic, name] => {
+                let seen = Arc::<Mutex<Seen>>::default();
+                self.spawned.insert(name.to_owned(), Arc::clone(&seen));
+                let handler = move |message: Message| {
+                    if let Ok(text) = message.decode::<String>() {
+                        seen.lock().unwrap_or_else(PoisonError::into_inner).note(text);
+                    }
+                    std::future::ready(())
+                };
+                self.handlers.push(topics.subscribe_with(topic, handler).await?);
+            }
+            ["create", topic] => {
+                let options = TopicOptions { guarantee: Guarantee::AtLeastOnce, ..TopicOptions::default() };
+                topics.create_topic(topic, options).await?;
+            }
+            ["publish", topic, ref text @ ..] if !text.is_empty() => {
+                topics.publish(topic, &text.join(" ")).await?;
+            }
+            ["produce", topic, count] => produce(&topics, topic, count.parse()?).await?,
+            ["topics"] => {
+                let counts = topics.topic_counts().into_iter().map(|(topic, counts)| {
+                    let (forwarded, delivered, failures) =
+                        (counts.forwarded, counts.delivered, counts.failures);
+                    let counts =
+                        json!({"forwarded": forwarded, "delivered": delivered, "failures": failures});
+                    (topic.to_string(), counts)
+                });
+                return Ok(json!({"topics": counts.collect::<BTreeMap<_, _>>()}));
+            }
+            _ => return Err("not its number of words".into()),
+        }
+        Ok(json!({}))
+    }
+
+    fn local(&self, name: &str) -> Pid {
+        Pid::new(self.remote.authority().as_str(), name)
     }
 
     /// For how long each member was not heard. Go nodes have two names for a heartbeat; the newer entry counts.
@@ -290,6 +376,26 @@ struct Seen {
     last: String,
 }
 
+impl Seen {
+    fn note(&mut self, text: String) {
+        self.disordered += usize::from(self.count > 0 && text <= self.last);
+        self.count += 1;
+        self.last = text;
+    }
+}
+
+/// Publishes numbers through a batching producer and waits until all are published.
+async fn produce(topics: &PubSub, topic: &str, count: usize) -> Result<()> {
+    let producer = topics.producer(topic, BatchingProducerConfig::default())?;
+    let receipts: Vec<_> = (0..count)
+        .map(|number| producer.produce(&format!("{number:06}")))
+        .collect::<std::result::Result<_, _>>()?;
+    for receipt in receipts {
+        receipt.await?;
+    }
+    Ok(())
+}
+
 /// Answers every request with what it was asked, and remembers what it saw.
 struct Echo(Arc<Mutex<Seen>>);
 
@@ -297,12 +403,7 @@ impl Actor for Echo {
     async fn receive(&mut self, context: &mut ActorContext, message: Message) {
         let Ok(text) = message.decode::<String>() else { return };
         let answer = Message::new(&text);
-        {
-            let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.disordered += usize::from(seen.count > 0 && text <= seen.last);
-            seen.count += 1;
-            seen.last = text;
-        }
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).note(text);
         if let Err(error) = context.respond(answer) {
             log(&error);
         }
@@ -343,6 +444,19 @@ async fn tell_events(mut events: Subscription, gossiper: TokioGossiper, shown: w
             ClusterEvent::Gossiper { event: GossiperEvent::Alive { .. }, .. }
             | ClusterEvent::GossipStateUpdated { .. } => {}
             event => log(&format_args!("{event:?}")),
+        }
+    }
+}
+
+/// Prints what others broadcast.
+async fn tell_broadcasts(mut broadcasts: Broadcasts) {
+    while let Some(heard) = broadcasts.recv().await {
+        match heard {
+            Broadcast::Message(message) => match message.decode::<String>() {
+                Ok(text) => print("event", "broadcast", json!({"text": text})),
+                Err(error) => log(&error),
+            },
+            Broadcast::Missed(count) => log(&format_args!("{count} broadcasts were missed")),
         }
     }
 }

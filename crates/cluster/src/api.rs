@@ -34,6 +34,7 @@ use crate::http_server::{HttpBounds, HttpServer};
 use crate::lock;
 use crate::membership::MembershipHandle;
 use crate::metrics::MetricsError;
+use crate::pubsub::PubSub;
 use crate::remote::Remote;
 use exposition::Exposition;
 
@@ -46,6 +47,7 @@ pub(crate) struct ApiSources {
     pub(crate) membership: MembershipHandle,
     pub(crate) gossiper: Option<TokioGossiper>,
     pub(crate) grains: Grains,
+    pub(crate) pubsub: PubSub,
 }
 
 /// The listener of a running node. Dropping it cuts all connections.
@@ -171,7 +173,7 @@ impl Answers {
     }
 
     fn exposition(&self) -> Result<String, MetricsError> {
-        let ApiSources { node, core, remote, membership, gossiper, grains } = &self.sources;
+        let ApiSources { node, core, remote, membership, gossiper, grains, pubsub } = &self.sources;
         let numbers = lock(core).metrics()?;
         let mut text = Exposition::default();
         let (node, address) = (node.as_str(), remote.authority().as_str());
@@ -212,6 +214,7 @@ impl Answers {
         ];
         text.counters("synod_membership", &counters);
         text.grains(grains);
+        text.pubsub(pubsub);
         let waits = self.waits.load(Ordering::Relaxed);
         text.counters(
             "synod_api",

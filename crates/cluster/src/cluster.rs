@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use prost::Name;
 use synod_core::gossip::{ConsensusChecker, ExtractError, GossipKey, GossipMemberId, GossipValue};
 use synod_core::grains::ResolveResult;
 use synod_core::membership::{ClusterEvent, Member, MembershipCoordinatorConfig};
@@ -37,7 +38,7 @@ use crate::core::{AlreadyStarted, ClusterCore, ClusterMode};
 use crate::event_stream::{EventStream, EventStreamConfig};
 use crate::extension::ClusterExtension;
 use crate::gossiper::{Gossiper, GossiperError, TokioGossiper, TokioGossiperConfig};
-use crate::grains::{GrainKind, GrainRef, GrainService, Grains, GrainsConfig};
+use crate::grains::{Audience, Broadcasts, GrainKind, GrainRef, GrainService, Grains, GrainsConfig};
 use crate::incarnation::{IncarnationStore, MemoryIncarnationStore};
 use crate::membership::{MembershipDriver, MembershipExit, MembershipHandle, MembershipTask};
 use crate::metrics::{ClusterMetrics, MetricsError};
@@ -232,6 +233,26 @@ impl Cluster {
         Ok(grains.resolve(pid)?)
     }
 
+    /// Sends a message to the event stream of every other member, once and without an answer. Returns to how many.
+    ///
+    /// # Errors
+    /// The node is stopped. Nothing was sent.
+    pub fn broadcast<M: prost::Message + Name + 'static>(
+        &self,
+        message: &M,
+        to: Audience,
+    ) -> Result<usize, ClusterProviderError> {
+        Ok(self.grains().ok_or(ClusterProviderError::NotStarted)?.broadcast(message, to))
+    }
+
+    /// What members broadcast from now on.
+    ///
+    /// # Errors
+    /// The node is stopped.
+    pub fn broadcasts(&self) -> Result<Broadcasts, ClusterProviderError> {
+        Ok(self.grains().ok_or(ClusterProviderError::NotStarted)?.broadcasts())
+    }
+
     /// Where the api listener is; `None` while the node is stopped, and without one.
     #[must_use]
     pub fn api_address(&self) -> Option<SocketAddr> {
@@ -413,6 +434,7 @@ impl Cluster {
             membership: membership.clone(),
             gossiper: gossiper.clone(),
             grains: grains.clone(),
+            pubsub: pubsub.clone(),
         };
         let follower = Follower { remote, membership, gossiper, grains, pubsub, node };
         parts.follower = Some(tokio::spawn(follower.run(followed, hints)));

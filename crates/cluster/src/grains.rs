@@ -15,6 +15,7 @@
 //! The short way to write one is a trait with [`#[grain]`](crate::grain) on it. [`Grain`] and [`GrainRef`] are what lies
 //! below: calls by position, and bytes.
 
+mod broadcast;
 mod caller;
 mod calls;
 #[doc(hidden)]
@@ -26,6 +27,7 @@ mod host;
 mod service;
 mod timers;
 
+pub use broadcast::{Audience, Broadcast, Broadcasts};
 pub use caller::GrainRef;
 pub use config::{GrainsConfig, GrainsConfigError, GrainsStartError};
 pub use error::{CallError, GrainError};
@@ -54,6 +56,7 @@ use synod_core::grains::{
 use synod_core::membership::ClusterEvent;
 use synod_core::roster::{RosterMember, RosterUpdate};
 use synod_core::time::TimerInstant;
+use synod_wire::actor::Touch;
 use synod_wire::cluster::{self as wire, ActivationResponse, ActivationTerminated};
 use synod_wire::names;
 use tokio::sync::{Notify, watch};
@@ -65,6 +68,7 @@ use crate::gossiper::ActorStatisticsSource;
 use crate::lock;
 use crate::membership::MembershipView;
 use crate::remote::{Lane, Message, Pid, Remote};
+use broadcast::BroadcastBoard;
 use calls::Calls;
 use host::{Activator, Announcements, GrainActor, Relocation};
 pub(crate) use host::{actor_pid, remote_pid};
@@ -95,6 +99,7 @@ struct Inner {
     wake_at: AtomicU64,
     timer: Notify,
     drained: watch::Sender<bool>,
+    broadcasts: BroadcastBoard,
     tick: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -148,6 +153,7 @@ impl Grains {
                 wake_at: AtomicU64::new(u64::MAX),
                 timer: Notify::new(),
                 drained: watch::Sender::new(false),
+                broadcasts: BroadcastBoard::default(),
                 tick: Mutex::default(),
             }),
         };
@@ -215,6 +221,10 @@ impl Grains {
         self.publish_drops(dropped.dropped);
         let outcome = lock(&self.inner.registry).handle_roster(&members);
         self.perform_activation(outcome);
+        let kept: Vec<_> = lock(&self.inner.registry).kept().cloned().collect();
+        for grain in kept {
+            self.start_with_state(&grain);
+        }
         for gone in &update.left {
             if !members.iter().any(|member| member.authority == gone.authority) {
                 let now = self.inner.clock.now();
@@ -403,8 +413,22 @@ impl Grains {
 
     /// The last host of a grain hands over its state.
     pub(in crate::grains) fn take_over(&self, record: RelocationRecord) {
+        let grain = record.grain.clone();
         let outcome = lock(&self.inner.registry).handle_relocation(record);
         self.perform_activation(outcome);
+        self.start_with_state(&grain);
+    }
+
+    /// Starts a grain whose state is here, if its kind is like that and this is where it belongs.
+    fn start_with_state(&self, grain: &ClusterIdentity) {
+        let is_eager = self.inner.kinds.get(grain.kind()).is_some_and(|kind| kind.starts_with_state);
+        let members = self.members();
+        let owner = self.inner.config.activation.placement.owner(grain, members.iter());
+        if is_eager && owner.is_some_and(|owner| owner.authority == *self.inner.remote.authority()) {
+            let grain = GrainRef::new(self.clone(), grain.clone());
+            // The next roster, or the next call, tries again.
+            tokio::spawn(async move { drop(grain.request(Message::new(&Touch {})).await) });
+        }
     }
 
     pub(in crate::grains) fn turn_begins(&self, grain: &ClusterIdentity) {
@@ -420,9 +444,9 @@ impl Grains {
         self.inner.kinds.get(grain.kind()).map(|kind| (kind.factory)(grain))
     }
 
-    /// A message to everybody that this node has no other use for.
-    pub(in crate::grains) fn publish_broadcast(&self, message: &Message) {
-        tracing::debug!(type_name = %message.type_name, "a broadcast that nothing here takes");
+    /// Largest snapshot that is kept or handed over, in bytes.
+    pub(crate) fn snapshot_bytes_max(&self) -> usize {
+        self.inner.config.activation.snapshot_bytes_max
     }
 
     fn perform_activation(&self, outcome: ActivationOutcome<Asker>) {

@@ -15,11 +15,22 @@
 #[doc(hidden)]
 pub mod codec;
 mod delivery;
+mod error;
+mod own_messages;
+mod producer;
+mod subscription;
 mod topic;
 
 pub(crate) use codec::unpack;
+pub use error::{PubSubConfigError, PubSubError};
+pub use producer::{
+    BatchPublisher, BatchingProducer, BatchingProducerConfig, ErrorDecision, ProducerConfigError,
+    ProducerError, PublishFailure, PublishReceipt,
+};
+pub use subscription::{Subscription, SubscriptionId, TopicReceiver};
+pub use synod_core::pubsub::{Guarantee, OverflowRule, PartitionPolicy, TopicName, TopicOptions};
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, Weak};
@@ -27,24 +38,25 @@ use std::time::Duration;
 
 use prost::Name;
 use synod_core::Authority;
-use synod_core::grains::{ClusterIdentity, IdentityError};
-use synod_core::pubsub::{
-    PubSubCounts, PubSubOutcome, Subscriber, TopicConfig, TopicConfigError, TopicName, TopicNameError,
-};
+use synod_core::grains::ClusterIdentity;
+use synod_core::membership::ClusterEvent;
+use synod_core::pubsub::{PubSubCounts, PubSubEvent, PubSubOutcome, TopicConfig};
 use synod_core::roster::{PeerRuntime, RosterMember, RosterUpdate};
 use synod_wire::cluster::{
     PubSubBatchTransport, PublishResponse, PublishStatus, SubscribeRequest, SubscribeResponse,
     UnsubscribeRequest, UnsubscribeResponse,
 };
-use synod_wire::{PayloadError, names};
+use synod_wire::names;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::clock::MonotonicClock;
 use crate::event_stream::EventStream;
-use crate::grains::{CallError, GrainKind, Grains, actor_pid};
+use crate::grains::{CallError, GrainKind, GrainRef, Grains};
 use crate::lock;
-use crate::remote::{Actor, ActorContext, DecodeMessageError, Message, Pid, RegisterError, Remote};
+use crate::remote::{Letter, Message, Pid, Process, ProcessEnded, RegisterError, Remote, SystemMessage};
 use delivery::Courier;
+use own_messages::{CreateTopic, CreateTopicResponse, TopicCreated};
 use topic::{Topic, TopicGrain};
 
 /// Settings of publish and subscribe.
@@ -77,22 +89,29 @@ impl PubSubConfig {
     }
 }
 
-/// A setting of publish and subscribe cannot be used. Nothing was started.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PubSubConfigError {
-    /// Of the topics.
-    #[error(transparent)]
-    Topic(#[from] TopicConfigError),
-    /// Of the subscribers.
-    #[error("subscriber_timeout must be 1 ms to 1 h, it is {value:?}")]
-    SubscriberTimeout {
-        /// The refused value.
-        value: Duration,
-    },
-}
-
 /// The topics of a cluster, as one node sees them. Clones are the same.
+///
+/// ```
+/// use synod_cluster::pubsub::{Guarantee, TopicOptions};
+/// use synod_cluster::remote::RemoteConfig;
+/// use synod_cluster::{Cluster, ClusterConfig, ClusterProvider};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let listen = RemoteConfig::new(([127, 0, 0, 1], 0).into());
+/// let mut cluster = Cluster::new(ClusterConfig::new("first".parse()?, listen))?;
+/// cluster.start_member().await?;
+/// let topics = cluster.pubsub().ok_or("not running")?;
+///
+/// let options = TopicOptions { guarantee: Guarantee::AtLeastOnce, ..TopicOptions::default() };
+/// topics.create_topic("news", options).await?;
+/// let mut news = topics.subscribe_channel("news", 16).await?;
+/// topics.publish("news", &"hello".to_owned()).await?;
+/// assert_eq!(news.recv().await.ok_or("stopped")?.decode::<String>()?, "hello");
+/// cluster.shutdown(true).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct PubSub {
     inner: Arc<Inner>,
@@ -109,7 +128,9 @@ struct Inner {
     /// What topics counted that no longer run here.
     past: Mutex<PubSubCounts>,
     /// Subscriptions of this node that last until their owners drop them.
-    lasting: Mutex<BTreeSet<(TopicName, Subscriber)>>,
+    lasting: Mutex<BTreeSet<SubscriptionId>>,
+    /// The topics that somebody created, wherever they run.
+    created: Mutex<BTreeMap<TopicName, TopicOptions>>,
     renewal: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -133,21 +154,25 @@ impl PubSub {
                 topics: Mutex::default(),
                 past: Mutex::default(),
                 lasting: Mutex::default(),
+                created: Mutex::default(),
                 renewal: Mutex::default(),
             }),
         }
     }
 
     /// The kind of grains that topics are. They are unloaded only when a producer wants it: who subscribes would be lost.
+    /// One that was handed over starts at once: somebody may wait for what it keeps.
     pub(crate) fn kind(&self) -> GrainKind {
         let pubsub = self.clone();
-        GrainKind::new(names::KIND_TOPIC, move |_| TopicGrain::new(pubsub.clone())).idle_after(None)
+        let kind = GrainKind::new(names::KIND_TOPIC, move |_| TopicGrain::new(pubsub.clone()));
+        kind.idle_after(None).starting_with_state()
     }
 
     /// Takes part from now on.
     pub(crate) fn open(&self, remote: &Remote, grains: &Grains) -> Result<(), RegisterError> {
-        let courier = Courier::new(remote.clone(), grains.clone(), self.inner.config.subscriber_timeout);
-        remote.register(names::ACTOR_PUBSUB_DELIVERY, Arc::new(courier.clone()))?;
+        let courier = Courier::new(remote.clone(), grains.clone(), &self.inner.config);
+        let door = Door { pubsub: self.clone(), courier: courier.clone() };
+        remote.register(names::ACTOR_PUBSUB_DELIVERY, Arc::new(door))?;
         *lock(&self.inner.open) = Some((grains.clone(), courier));
         Ok(())
     }
@@ -168,6 +193,23 @@ impl PubSub {
         self.retire();
     }
 
+    /// Creates a topic that behaves like this, and tells every synod node of it. Topics need not be created: the first
+    /// subscriber opens one that behaves as its host is configured, which is all that protoactor-go has.
+    ///
+    /// # Errors
+    /// It exists already, or nobody knows whether it does.
+    pub async fn create_topic(&self, topic: &str, options: TopicOptions) -> Result<(), PubSubError> {
+        let topic = TopicName::new(topic)?;
+        let grain = self.grain(&topic)?;
+        if let Some(host) = self.foreign_host(grain.identity()) {
+            return Err(PubSubError::ForeignHost { topic, host });
+        }
+        let request = Message::new(&CreateTopic { options: Some(options.into()) });
+        // A second attempt would find what the first one made.
+        self.ask(&topic, grain.once(), request).await?.decode::<CreateTopicResponse>()?;
+        Ok(())
+    }
+
     /// Publishes one message.
     ///
     /// # Errors
@@ -183,33 +225,66 @@ impl PubSub {
     /// Publishes messages together. They arrive in this order.
     ///
     /// # Errors
-    /// As [`publish`](Self::publish); a batch is taken as a whole, or not at all.
+    /// As [`publish`](Self::publish); a batch is taken as a whole, or not at all. What the topic may have taken is not
+    /// published again, so an error can mean that everybody has it.
     pub async fn publish_batch(&self, topic: &str, messages: &[Message]) -> Result<(), PubSubError> {
-        let topic = TopicName::new(topic)?;
+        self.publish_within(&TopicName::new(topic)?, messages, PUBLISH_TIMEOUT).await
+    }
+
+    async fn publish_within(
+        &self,
+        topic: &TopicName,
+        messages: &[Message],
+        timeout: Duration,
+    ) -> Result<(), PubSubError> {
         let (type_names, envelopes) = codec::pack(messages);
         let batch = Message::protocol(&PubSubBatchTransport { type_names, envelopes })?;
-        let response: PublishResponse = self.ask(&topic, batch).await?.decode()?;
+        let grain = self.grain(topic)?.with_timeout(timeout).once();
+        let response: PublishResponse = self.ask(topic, grain, batch).await?.decode()?;
         match response.status() {
             PublishStatus::Ok => Ok(()),
-            PublishStatus::Failed => Err(PubSubError::Failed { topic }),
+            PublishStatus::Failed => Err(PubSubError::Failed { topic: topic.clone() }),
         }
+    }
+
+    /// A producer that publishes message after message to a topic, many at a time.
+    ///
+    /// # Errors
+    /// A setting that cannot be used.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn producer(
+        &self,
+        topic: &str,
+        config: BatchingProducerConfig,
+    ) -> Result<BatchingProducer, ProducerConfigError> {
+        BatchingProducer::start(self.clone(), topic, config)
     }
 
     /// Makes an actor hear what is published to a topic, until it ends. Harmless when it does already.
     ///
     /// # Errors
     /// Nobody was subscribed, unless the answer was lost.
-    pub async fn subscribe(&self, topic: &str, actor: &Pid) -> Result<(), PubSubError> {
-        self.subscribe_any(&TopicName::new(topic)?, &actor_subscriber(actor)?).await
+    pub async fn subscribe(&self, topic: &str, actor: &Pid) -> Result<SubscriptionId, PubSubError> {
+        let id = SubscriptionId::of_actor(topic, actor)?;
+        self.subscribe_as(&id).await?;
+        Ok(id)
     }
 
     /// Makes a grain hear what is published to a topic, wherever it runs.
     ///
     /// # Errors
     /// As [`subscribe`](Self::subscribe).
-    pub async fn subscribe_grain(&self, topic: &str, kind: &str, identity: &str) -> Result<(), PubSubError> {
-        let grain = ClusterIdentity::new(kind, identity)?;
-        self.subscribe_any(&TopicName::new(topic)?, &Subscriber::Grain(grain)).await
+    pub async fn subscribe_grain(
+        &self,
+        topic: &str,
+        kind: &str,
+        identity: &str,
+    ) -> Result<SubscriptionId, PubSubError> {
+        let id = SubscriptionId::of_grain(topic, kind, identity)?;
+        self.subscribe_as(&id).await?;
+        Ok(id)
     }
 
     /// Calls `handler` with every message that is published to a topic, one at a time, until the subscription is dropped.
@@ -222,49 +297,75 @@ impl PubSub {
         F: FnMut(Message) -> R + Send + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        let topic = TopicName::new(topic)?;
-        let pid = self.grains()?.remote().spawn(Handler(handler))?;
-        let subscriber = actor_subscriber(&pid)?;
-        lock(&self.inner.lasting).insert((topic.clone(), subscriber.clone()));
-        let subscription = Subscription { pubsub: self.clone(), topic, subscriber, pid, is_over: false };
-        self.subscribe_any(&subscription.topic, &subscription.subscriber).await?;
+        let subscription = Subscription::start(self, topic, handler)?;
+        lock(&self.inner.lasting).insert(subscription.id().clone());
+        self.subscribe_as(subscription.id()).await?;
         Ok(subscription)
     }
 
-    /// Ends the subscription of an actor. Harmless when there is none.
+    /// What is published to a topic, to be read one by one. At most `capacity` messages, 1 to 65 536, wait to be read. It
+    /// is renewed when the topic moves.
     ///
     /// # Errors
-    /// It may go on.
-    pub async fn unsubscribe(&self, topic: &str, actor: &Pid) -> Result<(), PubSubError> {
-        self.unsubscribe_any(&TopicName::new(topic)?, &actor_subscriber(actor)?).await
-    }
-
-    /// Ends the subscription of a grain. Harmless when there is none.
-    ///
-    /// # Errors
-    /// It may go on.
-    pub async fn unsubscribe_grain(
+    /// As [`subscribe`](Self::subscribe).
+    pub async fn subscribe_channel(
         &self,
         topic: &str,
-        kind: &str,
-        identity: &str,
-    ) -> Result<(), PubSubError> {
-        let grain = ClusterIdentity::new(kind, identity)?;
-        self.unsubscribe_any(&TopicName::new(topic)?, &Subscriber::Grain(grain)).await
+        capacity: usize,
+    ) -> Result<TopicReceiver, PubSubError> {
+        if !(1..=CHANNEL_MESSAGES_MAX).contains(&capacity) {
+            return Err(PubSubError::Capacity { value: capacity });
+        }
+        let (sender, receiver) = mpsc::channel(capacity);
+        let handler = move |message| {
+            let sender = sender.clone();
+            // A reader that is gone has unsubscribed.
+            async move { drop(sender.send(message).await) }
+        };
+        Ok(TopicReceiver::new(receiver, self.subscribe_with(topic, handler).await?))
+    }
+
+    /// Ends a subscription. Harmless when there is none.
+    ///
+    /// # Errors
+    /// It may go on.
+    pub async fn unsubscribe(&self, id: &SubscriptionId) -> Result<(), PubSubError> {
+        let request = UnsubscribeRequest { subscriber: Some(codec::wire_subscriber(id.subscriber())) };
+        let grain = self.grain(id.topic())?;
+        let answer = self.ask(id.topic(), grain, Message::protocol(&request)?).await?;
+        answer.decode::<UnsubscribeResponse>()?;
+        Ok(())
+    }
+
+    /// The topics that somebody created, as far as this node was told, and how they behave.
+    #[must_use]
+    pub fn created_topics(&self) -> BTreeMap<TopicName, TopicOptions> {
+        lock(&self.inner.created).clone()
+    }
+
+    /// How each topic that runs on this node has fared.
+    #[must_use]
+    pub fn topic_counts(&self) -> BTreeMap<TopicName, PubSubCounts> {
+        self.topics().iter().map(|topic| topic.counts()).collect()
     }
 
     /// How the topics of this node have fared, together.
     #[must_use]
     pub fn counts(&self) -> PubSubCounts {
         let past = *lock(&self.inner.past);
-        self.topics().iter().fold(past, |sum, topic| sum.plus(topic.counts()))
+        self.topics().iter().fold(past, |sum, topic| sum.plus(topic.counts().1))
     }
 
     /// The members are these now.
     pub(crate) fn handle_roster(&self, update: &RosterUpdate) {
         let members: Arc<[RosterMember]> = update.members.as_slice().into();
+        let mut newcomers = update.joined.clone();
         {
             let mut view = lock(&self.inner.view);
+            // What a member runs may become known later than the member.
+            let is_news =
+                |member: &&RosterMember| view.runtimes.get(&member.authority) != Some(&member.runtime);
+            newcomers.extend(members.iter().filter(is_news).cloned());
             view.runtimes = members.iter().map(|member| (member.authority.clone(), member.runtime)).collect();
             let View { runtimes, suspects, .. } = &mut *view;
             suspects.retain(|suspect| runtimes.contains_key(suspect));
@@ -272,6 +373,9 @@ impl PubSub {
         }
         for topic in self.topics() {
             topic.run(|broker, now| ((), broker.handle_roster(&members, now)));
+        }
+        for newcomer in &newcomers {
+            self.tell_created(newcomer);
         }
         self.renew();
     }
@@ -289,6 +393,79 @@ impl PubSub {
         for topic in self.topics() {
             topic.run(|broker, now| ((), broker.handle_reachability(authority, is_reachable, now)));
         }
+        let members = lock(&self.inner.view).members.clone();
+        let back =
+            members.iter().flat_map(|members| members.iter()).find(|member| member.authority == *authority);
+        if let Some(back) = back.filter(|_| is_reachable) {
+            self.tell_created(back);
+        }
+    }
+
+    /// A topic that runs here was created, here or where it ran before: everybody is told, and will remember it if this
+    /// node is lost.
+    fn announce(&self, topic: &TopicName, options: TopicOptions) {
+        let members = lock(&self.inner.view).members.clone();
+        for member in members.iter().flat_map(|members| members.iter()) {
+            self.tell(member, topic, options);
+        }
+    }
+
+    /// A member may not have heard of the topics that run here.
+    fn tell_created(&self, member: &RosterMember) {
+        for topic in self.topics() {
+            if let (name, Some(options)) = topic.created() {
+                self.tell(member, &name, options);
+            }
+        }
+    }
+
+    fn tell(&self, member: &RosterMember, topic: &TopicName, options: TopicOptions) {
+        let Ok(grains) = self.grains() else { return };
+        let remote = grains.remote();
+        if member.runtime == PeerRuntime::Synod && member.authority != *remote.authority() {
+            let target = Pid::new(member.authority.as_str(), names::ACTOR_PUBSUB_DELIVERY);
+            // Who misses it is told again when it is back.
+            drop(remote.send(&target, Message::new(&TopicCreated::new(topic, options))));
+        }
+    }
+
+    /// Another node created a topic.
+    fn learn(&self, message: &Message) -> Result<(), String> {
+        let told: TopicCreated = message.decode().map_err(|error| error.to_string())?;
+        let topic = TopicName::new(&told.topic).map_err(|error| error.to_string())?;
+        self.hear_of_creation(&topic, told.options.unwrap_or_default().into());
+        Ok(())
+    }
+
+    /// A topic was created elsewhere, or before this node hosted it.
+    fn hear_of_creation(&self, topic: &TopicName, options: TopicOptions) {
+        let is_news = self.remember_created(topic, options);
+        let running = self.topics().into_iter().find(|running| running.created() == (topic.clone(), None));
+        if let Some(running) = running {
+            // It began here before the news arrived.
+            drop(running.run(|broker, _| broker.create(options)));
+        } else if is_news {
+            let (topic, observed_at) = (topic.clone(), self.clock().now());
+            let event = PubSubEvent::Created { topic, options };
+            self.stream().publish(ClusterEvent::PubSub { event, observed_at });
+        }
+    }
+
+    /// Returns whether that is news.
+    fn remember_created(&self, topic: &TopicName, options: TopicOptions) -> bool {
+        let mut created = lock(&self.inner.created);
+        if created.len() >= CREATED_TOPICS_MAX && !created.contains_key(topic) {
+            tracing::warn!(%topic, "too many topics were created to remember this one");
+            return true;
+        }
+        created.insert(topic.clone(), options) != Some(options)
+    }
+
+    /// The node that hosts a topic, if that is none of ours.
+    fn foreign_host(&self, topic: &ClusterIdentity) -> Option<Authority> {
+        let members = lock(&self.inner.view).members.clone()?;
+        let owner = self.inner.config.topic.placement.owner(topic, members.iter())?;
+        (owner.runtime != PeerRuntime::Synod).then(|| owner.authority.clone())
     }
 
     /// A topic begins to run here. It is told what is known about the nodes.
@@ -314,7 +491,7 @@ impl PubSub {
     fn leave(&self, topic: &Arc<Topic>) {
         lock(&self.inner.topics).retain(|known| !std::ptr::eq(known.as_ptr(), Arc::as_ptr(topic)));
         let past = &mut *lock(&self.inner.past);
-        *past = past.plus(topic.counts());
+        *past = past.plus(topic.counts().1);
     }
 
     fn topics(&self) -> Vec<Arc<Topic>> {
@@ -329,10 +506,10 @@ impl PubSub {
         let pubsub = self.clone();
         let renewal = tokio::spawn(async move {
             let lasting = lock(&pubsub.inner.lasting).clone();
-            for (topic, subscriber) in lasting {
-                let is_wanted = lock(&pubsub.inner.lasting).contains(&(topic.clone(), subscriber.clone()));
-                if is_wanted && let Err(error) = pubsub.subscribe_any(&topic, &subscriber).await {
-                    tracing::warn!(%topic, %error, "a subscription was not renewed");
+            for id in lasting {
+                let is_wanted = lock(&pubsub.inner.lasting).contains(&id);
+                if is_wanted && let Err(error) = pubsub.subscribe_as(&id).await {
+                    tracing::warn!(subscription = %id, %error, "a subscription was not renewed");
                 }
             }
         });
@@ -341,30 +518,41 @@ impl PubSub {
         }
     }
 
-    async fn subscribe_any(&self, topic: &TopicName, who: &Subscriber) -> Result<(), PubSubError> {
-        let request = SubscribeRequest { subscriber: Some(codec::wire_subscriber(who)) };
-        let answer = self.ask(topic, Message::protocol(&request)?).await?;
+    async fn subscribe_as(&self, id: &SubscriptionId) -> Result<(), PubSubError> {
+        let request = SubscribeRequest { subscriber: Some(codec::wire_subscriber(id.subscriber())) };
+        let grain = self.grain(id.topic())?;
+        let answer = self.ask(id.topic(), grain, Message::protocol(&request)?).await?;
         answer.decode::<SubscribeResponse>()?;
         Ok(())
     }
 
-    async fn unsubscribe_any(&self, topic: &TopicName, who: &Subscriber) -> Result<(), PubSubError> {
-        let request = UnsubscribeRequest { subscriber: Some(codec::wire_subscriber(who)) };
-        let answer = self.ask(topic, Message::protocol(&request)?).await?;
-        answer.decode::<UnsubscribeResponse>()?;
-        Ok(())
+    fn grain(&self, topic: &TopicName) -> Result<GrainRef, PubSubError> {
+        Ok(self.grains()?.grain_ref(names::KIND_TOPIC, topic.as_str())?)
     }
 
-    async fn ask(&self, topic: &TopicName, message: Message) -> Result<Message, PubSubError> {
-        let grain = self.grains()?.grain_ref(names::KIND_TOPIC, topic.as_str())?;
-        grain.request(message).await.map_err(|error| match error {
-            CallError::Grain(error) if error.reason == REASON_NO_SUBSCRIBERS => {
-                PubSubError::NoSubscribers { topic: topic.clone() }
+    async fn ask(
+        &self,
+        topic: &TopicName,
+        grain: GrainRef,
+        message: Message,
+    ) -> Result<Message, PubSubError> {
+        grain.request(message).await.map_err(|error| {
+            let topic = topic.clone();
+            match error {
+                CallError::Grain(error) if error.reason == REASON_ALREADY_CREATED => {
+                    PubSubError::AlreadyCreated { topic }
+                }
+                CallError::Grain(error) if error.reason == REASON_UNKNOWN_TOPIC => {
+                    PubSubError::UnknownTopic { topic }
+                }
+                CallError::Grain(error) if error.reason == REASON_NO_SUBSCRIBERS => {
+                    PubSubError::NoSubscribers { topic }
+                }
+                CallError::Grain(error) if error.reason == REASON_BUFFER_FULL => {
+                    PubSubError::BufferFull { topic }
+                }
+                error => PubSubError::Call(error),
             }
-            CallError::Grain(error) if error.reason == REASON_BUFFER_FULL => {
-                PubSubError::BufferFull { topic: topic.clone() }
-            }
-            error => PubSubError::Call(error),
         })
     }
 
@@ -399,138 +587,46 @@ impl fmt::Debug for PubSub {
     }
 }
 
-/// A handler that hears what is published to a topic. It ends when this is dropped.
-#[derive(Debug)]
-#[must_use = "dropping it ends the subscription"]
-pub struct Subscription {
+/// What comes to the door of publish and subscribe: batches for subscribers of this node, and news about topics.
+struct Door {
     pubsub: PubSub,
-    topic: TopicName,
-    subscriber: Subscriber,
-    pid: Pid,
-    is_over: bool,
+    courier: Courier,
 }
 
-impl Subscription {
-    /// The topic.
-    #[must_use]
-    pub const fn topic(&self) -> &TopicName {
-        &self.topic
-    }
-
-    /// The actor that the handler runs in.
-    #[must_use]
-    pub const fn pid(&self) -> &Pid {
-        &self.pid
-    }
-
-    /// Ends it, and waits until the topic knows. The handler is done with what arrived before.
-    ///
-    /// # Errors
-    /// The topic was not told; it finds out with the next message.
-    pub async fn unsubscribe(mut self) -> Result<(), PubSubError> {
-        self.is_over = true;
-        self.end();
-        let told = self.pubsub.unsubscribe_any(&self.topic, &self.subscriber).await;
-        if let Ok(grains) = self.pubsub.grains() {
-            // A node that shuts down stops it anyway.
-            drop(grains.remote().poison(&self.pid));
+impl Process for Door {
+    fn deliver(&self, letters: &mut VecDeque<Letter>) -> Result<(), ProcessEnded> {
+        for Letter { message, .. } in letters.drain(..) {
+            let peer = message.sender.as_ref().map_or("a peer", |sender| sender.address()).to_owned();
+            let taken = if message.is::<TopicCreated>() {
+                self.pubsub.learn(&message)
+            } else {
+                self.courier.take(message)
+            };
+            if let (Err(problem), Ok(grains)) = (taken, self.pubsub.grains()) {
+                grains.remote().refuse_message(&peer, &problem);
+            }
         }
-        told
+        Ok(())
     }
 
-    /// It is not renewed any more.
-    fn end(&self) {
-        lock(&self.pubsub.inner.lasting).remove(&(self.topic.clone(), self.subscriber.clone()));
-    }
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        if self.is_over {
-            return;
-        }
-        self.end();
-        let Ok(grains) = self.pubsub.grains() else { return };
-        drop(grains.remote().stop(&self.pid));
-        // Without a runtime the topic finds out with the next message.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let (pubsub, topic, subscriber) =
-                (self.pubsub.clone(), self.topic.clone(), self.subscriber.clone());
-            runtime.spawn(async move { drop(pubsub.unsubscribe_any(&topic, &subscriber).await) });
-        }
+    fn tell(&self, _: SystemMessage) -> Result<(), ProcessEnded> {
+        Ok(())
     }
 }
 
-/// Publishing or subscribing failed.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PubSubError {
-    /// The name is none of a topic. Nothing was sent.
-    #[error(transparent)]
-    Topic(#[from] TopicNameError),
-    /// Kind and identity do not name a grain. Nothing was sent.
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    /// The actor cannot subscribe. Nothing was sent.
-    #[error("{pid} is no actor that could subscribe; nothing was sent")]
-    NoActor {
-        /// The refused actor.
-        pid: Pid,
-    },
-    /// Nobody hears what is published there. The messages were dropped.
-    #[error("nobody subscribes to {topic}; the messages were dropped")]
-    NoSubscribers {
-        /// The topic.
-        topic: TopicName,
-    },
-    /// The topic keeps as much as it may. Nobody has the messages; publishing again later may succeed.
-    #[error("{topic} keeps as many messages that have not arrived as it may; these were not taken")]
-    BufferFull {
-        /// The topic.
-        topic: TopicName,
-    },
-    /// The topic did not take the messages.
-    #[error("{topic} did not take the messages")]
-    Failed {
-        /// The topic.
-        topic: TopicName,
-    },
-    /// The topic could not be asked, or refused.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// The messages cannot be sent. Nothing was.
-    #[error(transparent)]
-    Payload(#[from] PayloadError),
-    /// The answer of the topic is not what was asked for.
-    #[error(transparent)]
-    Answer(#[from] DecodeMessageError),
-    /// There are too many actors for another handler. Nothing was sent.
-    #[error(transparent)]
-    Register(#[from] RegisterError),
-    /// The node is stopped. Nothing was sent.
-    #[error("the node is stopped; nothing was sent")]
-    Stopped,
-}
-
-struct Handler<F>(F);
-
-impl<F, R> Actor for Handler<F>
-where
-    F: FnMut(Message) -> R + Send + 'static,
-    R: Future<Output = ()> + Send + 'static,
-{
-    async fn receive(&mut self, _: &mut ActorContext, message: Message) {
-        (self.0)(message).await;
-    }
-}
-
-fn actor_subscriber(pid: &Pid) -> Result<Subscriber, PubSubError> {
-    actor_pid(pid).map(Subscriber::Actor).ok_or_else(|| PubSubError::NoActor { pid: pid.clone() })
-}
-
+/// What a topic answers when it cannot be created.
+const REASON_ALREADY_CREATED: &str = "ALREADY_CREATED";
+/// What a topic answers that nobody has heard of.
+const REASON_UNKNOWN_TOPIC: &str = "UNKNOWN_TOPIC";
 /// What a topic answers when nobody would hear a message.
 const REASON_NO_SUBSCRIBERS: &str = "NO_SUBSCRIBERS";
 /// What a topic answers when it keeps as much as it may.
 const REASON_BUFFER_FULL: &str = "BUFFER_FULL";
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
+/// How long publishing may take unless a producer says otherwise; the same as in Go.
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most messages that wait in a channel.
+const CHANNEL_MESSAGES_MAX: usize = 65_536;
+/// Most topics whose creation is remembered.
+const CREATED_TOPICS_MAX: usize = 65_536;

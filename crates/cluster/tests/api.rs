@@ -131,14 +131,25 @@ async fn the_numbers_are_what_prometheus_reads() {
         let grain = node.grain_ref("Echo", "one").expect("running").with_timeout(PATIENCE);
         grain.call::<String>(0, &"hello".to_owned()).await.expect("an answer");
     }
+    let topics = node.pubsub().expect("running");
+    let _news = topics.subscribe_channel("news", 8).await.expect("subscribed");
+    topics.publish("news", &"hello".to_owned()).await.expect("published");
+    topics.publish("olds", &"hello".to_owned()).await.expect_err("nobody knows it");
     let (status, text) = get(address, "/metrics").await;
     assert_eq!(status, 200);
     let samples = parse(&text);
+    assert_eq!(samples["synod_pubsub_published_total"], 1.0);
+    assert_eq!(samples["synod_pubsub_refused_total"], 1.0);
+    assert_eq!(samples["synod_pubsub_topics"], 2.0);
+    for (name, value) in [("published", 1.0), ("delayed", 0.0), ("dropped", 0.0), ("redelivered", 0.0)] {
+        assert_eq!(samples[&format!("synod_pubsub_topic_{name}_total{{topic=\"news\"}}")], value, "{name}");
+        assert!(samples.contains_key(&format!("synod_pubsub_{name}_total")), "{name}");
+    }
     assert_eq!(samples["synod_cluster_members"], 1.0);
     assert_eq!(samples["synod_node_ready"], 1.0);
-    assert_eq!(samples["synod_grain_calls_completed_total"], 3.0);
+    assert_eq!(samples["synod_grain_calls_completed_total"], 6.0, "three, and three to topics");
     assert_eq!(samples["synod_grain_activations{kind=\"Echo\"}"], 1.0);
-    assert_eq!(samples["synod_grain_call_duration_seconds_count"], 3.0);
+    assert_eq!(samples["synod_grain_call_duration_seconds_count"], 6.0);
     assert!(samples["synod_grain_call_duration_seconds_sum"] > 0.0);
     assert!(samples["synod_gossip_rounds_total"] >= 1.0);
     assert!(samples.contains_key("synod_remote_bytes_sent_total"));
@@ -152,7 +163,7 @@ async fn the_numbers_are_what_prometheus_reads() {
         .map(|line| samples[line.rsplit_once(' ').expect("a sample").0])
         .collect();
     assert!(buckets.is_sorted(), "{buckets:?}");
-    assert_eq!(buckets.last(), Some(&3.0));
+    assert_eq!(buckets.last(), Some(&6.0));
 }
 
 /// Reads an exposition as strictly as Prometheus does, and returns the samples with their labels.

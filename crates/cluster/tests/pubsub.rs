@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use synod_cluster::grains::{Grain, GrainContext, GrainError, GrainKind};
-use synod_cluster::pubsub::Subscription;
+use synod_cluster::pubsub::{Guarantee, Subscription, SubscriptionId, TopicName, TopicOptions};
 use synod_cluster::remote::{Actor, ActorContext, Message, RemoteConfig};
-use synod_cluster::{Cluster, ClusterConfig, ClusterProvider, PubSub, PubSubError};
-use synod_core::pubsub::Guarantee;
+use synod_cluster::{Cluster, ClusterConfig, ClusterProvider, Delivery, PubSub, PubSubError};
+use synod_core::grains::PlacementHash;
+use synod_core::membership::ClusterEvent;
+use synod_core::pubsub::PubSubEvent;
+use tokio_stream::StreamExt;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -108,7 +111,7 @@ async fn everybody_hears_everything_in_order_until_they_unsubscribe() {
         let b = start("b", &[&a], guarantee, &grains).await;
         settle(&[&a, &b]).await;
         let refused = topics(&b).publish("news", &"nobody".to_owned()).await;
-        assert!(matches!(refused, Err(PubSubError::NoSubscribers { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(PubSubError::UnknownTopic { .. })), "{refused:?}");
 
         let (on_a, by_a) = listen(&a, "news").await;
         let (_on_b, by_b) = listen(&b, "news").await;
@@ -193,4 +196,179 @@ async fn subscribers_on_a_node_that_leaves_are_removed() {
     };
     tokio::time::timeout(PATIENCE, told).await.expect("renewed in time");
     hears(&by_a, &["still here"]).await;
+}
+
+/// Waits until a node says that a topic was created.
+async fn hears_of_creation(events: &mut synod_cluster::Subscription, expected: &str) -> TopicOptions {
+    let found = async {
+        loop {
+            let Some(Delivery::Event(event)) = events.recv().await else { panic!("no event") };
+            if let ClusterEvent::PubSub { event: PubSubEvent::Created { topic, options }, .. } = &*event
+                && topic.as_str() == expected
+            {
+                return *options;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, found).await.expect("an announcement in time")
+}
+
+/// A topic of that stem that `node` hosts.
+fn topic_on(node: &Cluster, stem: &str) -> String {
+    let own = node.remote().expect("running").authority().clone();
+    let roster = node.roster();
+    let is_there = |name: &String| {
+        let grain = synod_cluster::grains::ClusterIdentity::new("prototopic", name).expect("a name");
+        PlacementHash::default().owner(&grain, roster.iter()).is_some_and(|owner| owner.authority == own)
+    };
+    (0..1000).map(|number| format!("{stem}-{number}")).find(is_there).expect("a topic for every node")
+}
+
+/// 9.1: every member hears of a topic that is created, and remembers it when its host is lost; 9.4: publishing to it
+/// before anybody subscribes, or to one that nobody knows, fails with a reason.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_is_created_once_and_every_member_knows() {
+    let grains = Heard::default();
+    let a = start("a", &[], Guarantee::AtMostOnce, &grains).await;
+    let b = start("b", &[&a], Guarantee::AtMostOnce, &grains).await;
+    settle(&[&a, &b]).await;
+    let (mut at_a, mut at_b) = (a.events().subscribe(), b.events().subscribe());
+    let name = topic_on(&b, "first");
+    let options = TopicOptions { guarantee: Guarantee::AtLeastOnce, ..TopicOptions::default() };
+    let refused = topics(&a).publish(&name, &"early".to_owned()).await;
+    assert!(matches!(refused, Err(PubSubError::UnknownTopic { .. })), "{refused:?}");
+
+    topics(&a).create_topic(&name, options).await.expect("created");
+    assert_eq!(hears_of_creation(&mut at_a, &name).await, options);
+    assert_eq!(hears_of_creation(&mut at_b, &name).await, options);
+    for node in [&a, &b] {
+        let again = topics(node).create_topic(&name, TopicOptions::default()).await;
+        assert!(matches!(again, Err(PubSubError::AlreadyCreated { .. })), "{again:?}");
+    }
+    let refused = topics(&a).publish(&name, &"early".to_owned()).await;
+    assert!(matches!(refused, Err(PubSubError::NoSubscribers { .. })), "{refused:?}");
+
+    // It behaves as it was created, and not as its host is configured: somebody acknowledges.
+    let (_on_a, by_a) = listen(&a, &name).await;
+    topics(&a).publish(&name, &"one".to_owned()).await.expect("published");
+    hears(&by_a, &["one"]).await;
+    until("an acknowledgement", || topics(&b).counts().delivered == 1).await;
+
+    // Who comes later hears of it too.
+    let c = start("c", &[&a], Guarantee::AtMostOnce, &grains).await;
+    let known: TopicName = name.parse().expect("a name");
+    until("the newcomer is told", || topics(&c).created_topics().get(&known) == Some(&options)).await;
+    settle(&[&a, &b, &c]).await;
+
+    // Its host is lost, and what was said about the topic is not.
+    let name = topic_on(&b, "second");
+    topics(&c).create_topic(&name, options).await.expect("created");
+    let known: TopicName = name.parse().expect("a name");
+    until("the others are told", || topics(&a).created_topics().contains_key(&known)).await;
+    until("the others are told", || topics(&c).created_topics().contains_key(&known)).await;
+    let (_on_a, by_a) = listen(&a, &name).await;
+    drop(b);
+    settle(&[&a, &c]).await;
+    let told = async {
+        while topics(&a).publish(&name, &"two".to_owned()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, told).await.expect("it goes on elsewhere");
+    hears(&by_a, &["two"]).await;
+    let delivered = |node| topics(node).topic_counts().get(&known).map_or(0, |counts| counts.delivered);
+    until("acknowledged", || delivered(&a) + delivered(&c) == 1).await;
+    let again = topics(&c).create_topic(&name, options).await;
+    assert!(matches!(again, Err(PubSubError::AlreadyCreated { .. })), "{again:?}");
+}
+
+/// A channel is read at the reader's pace, as a stream or one by one, and ends with its reader.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_can_be_read_from_a_channel() {
+    let grains = Heard::default();
+    let a = start("a", &[], Guarantee::AtLeastOnce, &grains).await;
+    let b = start("b", &[&a], Guarantee::AtLeastOnce, &grains).await;
+    settle(&[&a, &b]).await;
+    for value in [0, 65_537] {
+        let refused = topics(&a).subscribe_channel("news", value).await;
+        assert!(matches!(refused, Err(PubSubError::Capacity { value: of }) if of == value));
+    }
+    // One place, and far more messages: nothing is lost, because the topic waits.
+    let mut narrow = topics(&a).subscribe_channel("news", 1).await.expect("subscribed");
+    let mut wide = topics(&b).subscribe_channel("news", 100).await.expect("subscribed");
+    let words: Vec<_> = (0..50).map(|number| number.to_string()).collect();
+    for word in &words {
+        topics(&b).publish("news", word).await.expect("published");
+    }
+    for word in &words {
+        let next = tokio::time::timeout(PATIENCE, narrow.recv()).await.expect("in time").expect("open");
+        assert_eq!(&text(&next), word);
+    }
+    let all = (&mut wide).take(words.len()).map(|message| text(&message)).collect::<Vec<_>>();
+    assert_eq!(tokio::time::timeout(PATIENCE, all).await.expect("in time"), words);
+    assert!(narrow.try_recv().is_none() && wide.try_recv().is_none());
+
+    wide.unsubscribe().await.expect("unsubscribed");
+    drop(narrow);
+    let ended = async {
+        while topics(&a).publish("news", &"nobody".to_owned()).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        topics(&a).publish("news", &"nobody".to_owned()).await
+    };
+    let refused = tokio::time::timeout(PATIENCE, ended).await.expect("in time");
+    assert!(matches!(refused, Err(PubSubError::NoSubscribers { .. })), "{refused:?}");
+}
+
+/// Whoever has the id of a subscription ends it, from anywhere; subscribing twice is one subscription.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_has_a_name_that_ends_it() {
+    let grains = Heard::default();
+    let a = start("a", &[], Guarantee::AtMostOnce, &grains).await;
+    let b = start("b", &[&a], Guarantee::AtMostOnce, &grains).await;
+    settle(&[&a, &b]).await;
+    let id = topics(&a).subscribe_grain("news", "Listener", "one").await.expect("subscribed");
+    assert_eq!(topics(&b).subscribe_grain("news", "Listener", "one").await, Ok(id.clone()));
+    assert_eq!(SubscriptionId::of_grain("news", "Listener", "one"), Ok(id.clone()));
+    topics(&b).publish("news", &"once".to_owned()).await.expect("published");
+    hears(&grains, &["once"]).await;
+    topics(&b).unsubscribe(&id).await.expect("unsubscribed");
+    topics(&b).unsubscribe(&id).await.expect("harmless");
+    let refused = topics(&a).publish("news", &"twice".to_owned()).await;
+    assert!(matches!(refused, Err(PubSubError::NoSubscribers { .. })), "{refused:?}");
+    assert_eq!(heard(&grains), ["once"]);
+}
+
+/// A topic that takes batches and never says so.
+struct Mute(Heard);
+
+impl Grain for Mute {
+    async fn call(&mut self, _: &mut GrainContext, method: i32, _: Bytes) -> Result<Message, GrainError> {
+        Err(GrainError::unimplemented(method))
+    }
+
+    async fn receive(&mut self, _: &mut GrainContext, message: Message) {
+        self.0.lock().expect("unlocked").push(message.type_name.to_string());
+    }
+}
+
+/// What a topic may have taken is not sent to it again, however often calls are retried otherwise.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_whose_answer_is_lost_is_not_published_twice() {
+    let taken = Heard::default();
+    let remote = RemoteConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let mut config = ClusterConfig::new("a".parse().expect("a name"), remote);
+    config.grains.router.attempt_timeout = Duration::from_millis(100);
+    let sink = Arc::clone(&taken);
+    config.kinds.push(GrainKind::new("prototopic", move |_| Mute(Arc::clone(&sink))));
+    let mut node = Cluster::new(config).expect("valid settings");
+    node.start_member().await.expect("a node on loopback");
+    settle(&[&node]).await;
+    let failed = topics(&node).publish("news", &"one".to_owned()).await;
+    assert!(matches!(failed, Err(PubSubError::Call(_))), "{failed:?}");
+    assert_eq!(
+        heard(&taken),
+        ["cluster.PubSubBatchTransport"],
+        "once, though there was time for many attempts"
+    );
 }

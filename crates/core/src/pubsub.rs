@@ -11,6 +11,9 @@
 //!
 //! A subscriber reads the log at its own pace and in order. With [`Guarantee::AtMostOnce`] it has read what was sent to
 //! it; with [`Guarantee::AtLeastOnce`] what it acknowledged. That is the only difference between the two.
+//!
+//! A topic is there as soon as somebody creates it or subscribes to it. When it moves to another node, a [`TopicSnapshot`]
+//! takes its subscribers and what they have not had along.
 
 mod broker;
 mod config;
@@ -18,10 +21,10 @@ mod log;
 mod name;
 mod outcome;
 
-pub use broker::PubSubBroker;
-pub use config::{Guarantee, OverflowRule, PartitionPolicy, TopicConfig, TopicConfigError};
+pub use broker::{KeptMessage, PubSubBroker, TopicSnapshot};
+pub use config::{Guarantee, OverflowRule, PartitionPolicy, TopicConfig, TopicConfigError, TopicOptions};
 pub use name::{TOPIC_BYTES_MAX, TopicName, TopicNameError};
 pub use outcome::{
-    Delivery, DeliveryId, DeliveryStatus, DropReason, PubSubCounts, PubSubEvent, PubSubOutcome,
-    PublishRefusal, Published, RemovalReason, SubscribeRefusal, Subscriber,
+    CreateRefusal, Delivery, DeliveryId, DeliveryStatus, DropReason, PubSubCounts, PubSubEvent,
+    PubSubOutcome, PublishRefusal, Published, RemovalReason, SubscribeRefusal, Subscriber,
 };

@@ -221,8 +221,14 @@ impl RouterRun {
         let out = match step {
             RouterStep::Call { name, millis } => {
                 let deadline = now + Duration::from_millis(*millis);
-                let request =
-                    CallRequest { grain: grain(*name), deadline, schema_min: 1, retry: None, known: None };
+                let request = CallRequest {
+                    grain: grain(*name),
+                    deadline,
+                    schema_min: 1,
+                    retry: None,
+                    known: None,
+                    once: false,
+                };
                 let (id, out) = self.router.call(request, now);
                 self.issued.push(id);
                 self.deadlines.insert(id, deadline);

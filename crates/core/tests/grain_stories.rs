@@ -204,7 +204,14 @@ impl World {
 
     fn call(&mut self, caller: &str, grain: &str) {
         let deadline = self.now + Duration::from_secs(60);
-        let request = CallRequest { grain: parse(grain), deadline, schema_min: 1, retry: None, known: None };
+        let request = CallRequest {
+            grain: parse(grain),
+            deadline,
+            schema_min: 1,
+            retry: None,
+            known: None,
+            once: false,
+        };
         let now = self.now;
         let (_, out) = self.node(caller).router.call(request, now);
         self.do_calls(caller, out);

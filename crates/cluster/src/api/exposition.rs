@@ -5,7 +5,10 @@
 use std::fmt::{Display, Write};
 use std::time::Duration;
 
+use synod_core::pubsub::PubSubCounts;
+
 use crate::grains::Grains;
+use crate::pubsub::PubSub;
 
 /// A text that grows family by family.
 #[derive(Debug, Default)]
@@ -74,6 +77,9 @@ impl Exposition {
             ("drops", "Remembered places that were dropped.", cache.drops),
         ];
         self.counters("synod_grain_cache", &counters);
+        let missed = grains.broadcasts_missed();
+        let counters = [("missed", "Broadcasts that listeners of this node were too slow for.", missed)];
+        self.counters("synod_broadcasts", &counters);
         let latencies = grains.latencies();
         let name = "synod_grain_call_duration_seconds";
         self.family(name, "histogram", "How long answered calls of this node took.");
@@ -85,6 +91,39 @@ impl Exposition {
         self.sample(&bucket, &[("le", "+Inf")], latencies.count());
         self.sample(&format!("{name}_sum"), &[], latencies.sum().as_secs_f64());
         self.sample(&format!("{name}_count"), &[], latencies.count());
+    }
+
+    /// Everything about topics.
+    pub(super) fn pubsub(&mut self, pubsub: &PubSub) {
+        let all = pubsub.counts();
+        let counters = [
+            ("published", "Messages that topics of this node took.", all.published),
+            ("refused", "Batches that topics of this node did not take.", all.refused),
+            ("forwarded", "Messages sent to nodes of subscribers, again ones included.", all.forwarded),
+            ("acknowledged", "Messages that subscribers acknowledged.", all.delivered),
+            ("delayed", "Messages kept because their subscriber could not be reached.", all.delayed),
+            ("dropped", "Messages that were given up.", all.dropped),
+            ("redelivered", "Messages that were sent again.", all.redelivered),
+            ("timeouts", "Deliveries that got no answer in time.", all.timeouts),
+            ("failures", "Deliveries that failed otherwise.", all.failures),
+        ];
+        self.counters("synod_pubsub", &counters);
+        let topics = pubsub.topic_counts();
+        self.one_gauge("synod_pubsub_topics", "Topics that run on this node.", topics.len() as u64);
+        let families: [(&str, &str, CountOf); 4] = [
+            ("published", "Messages that a topic took.", |counts| counts.published),
+            ("delayed", "Messages that a topic kept for whom it could not reach.", |counts| counts.delayed),
+            ("dropped", "Messages that a topic gave up.", |counts| counts.dropped),
+            ("redelivered", "Messages that a topic sent again.", |counts| counts.redelivered),
+        ];
+        for (name, help, count_of) in families {
+            let name = format!("synod_pubsub_topic_{name}_total");
+            self.family(&name, "counter", help);
+            // Whoever reads this keeps every label for ever, so there must not be too many.
+            for (topic, counts) in topics.iter().take(TOPICS_MAX) {
+                self.sample(&name, &[("topic", topic.as_str())], count_of(counts));
+            }
+        }
     }
 
     /// The whole text.
@@ -107,6 +146,10 @@ fn escaped(text: &str, is_label: bool) -> String {
     if is_label { text.replace('"', "\\\"") } else { text }
 }
 
+type CountOf = fn(&PubSubCounts) -> u64;
+
+/// Most topics with numbers of their own; all are in the sums.
+const TOPICS_MAX: usize = 1000;
 /// What the answer calls itself.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Upper bounds of the buckets of a call's duration.

@@ -30,13 +30,15 @@ pub struct GrainRef {
     identity: ClusterIdentity,
     timeout: Duration,
     retry: Option<RetryPolicy>,
+    once: bool,
     chain: Vec<String>,
     deadline: Option<Instant>,
 }
 
 impl GrainRef {
     pub(super) const fn new(grains: Grains, identity: ClusterIdentity) -> Self {
-        Self { grains, identity, timeout: TIMEOUT, retry: None, chain: Vec::new(), deadline: None }
+        let timeout = TIMEOUT;
+        Self { grains, identity, timeout, retry: None, once: false, chain: Vec::new(), deadline: None }
     }
 
     pub(super) fn on_behalf(mut self, chain: Vec<String>, deadline: Option<Instant>) -> Self {
@@ -56,6 +58,14 @@ impl GrainRef {
     #[must_use]
     pub const fn with_retry(mut self, retry: RetryPolicy) -> Self {
         self.retry = Some(retry);
+        self
+    }
+
+    /// The same grain, called by whoever would do harm by a repetition: a call that the grain may have handled is not tried
+    /// again, but ends with an error.
+    #[must_use]
+    pub const fn once(mut self) -> Self {
+        self.once = true;
         self
     }
 
@@ -110,6 +120,7 @@ impl GrainRef {
             schema_min: SCHEMA_BASE,
             retry: self.retry,
             known: self.grains.recall(&self.identity, now),
+            once: self.once,
         };
         let (correlation, first, outcome) = self.calls().begin(request, now);
         let mut pending = PendingCall { grains: &self.grains, correlation, is_over: false };

@@ -181,6 +181,8 @@ impl fmt::Debug for GrainContext {
 pub struct GrainKind {
     pub(super) config: GrainKindConfig,
     pub(super) factory: Arc<Factory>,
+    /// Whether a grain is started as soon as its state is here, without a call.
+    pub(super) starts_with_state: bool,
 }
 
 impl GrainKind {
@@ -191,13 +193,20 @@ impl GrainKind {
     ) -> Self {
         let factory =
             Arc::new(move |identity: &ClusterIdentity| Box::new(factory(identity)) as Box<dyn AnyGrain>);
-        Self { config: GrainKindConfig::new(name), factory }
+        Self { config: GrainKindConfig::new(name), factory, starts_with_state: false }
     }
 
     /// Unloads grains after so long without a call; `None` never.
     #[must_use]
     pub const fn idle_after(mut self, limit: Option<Duration>) -> Self {
         self.config.idle_limit = limit;
+        self
+    }
+
+    /// Starts a grain as soon as its state was handed over: it has work to do that nobody will call it for.
+    #[must_use]
+    pub(crate) const fn starting_with_state(mut self) -> Self {
+        self.starts_with_state = true;
         self
     }
 

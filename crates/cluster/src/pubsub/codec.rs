@@ -65,6 +65,11 @@ pub fn unpack(type_names: &[String], envelopes: Vec<PubSubEnvelope>) -> Vec<Mess
     messages.collect()
 }
 
+/// How much of a topic's buffer a message takes.
+pub(super) fn kept_bytes(message: &Message) -> usize {
+    message.payload.len() + message.type_name.as_str().len()
+}
+
 pub(super) type Failures = Vec<(Subscriber, DeliveryStatus)>;
 
 pub(super) fn failures(reports: &[SubscriberDeliveryReport]) -> Failures {

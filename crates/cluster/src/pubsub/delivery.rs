@@ -7,18 +7,22 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use synod_core::grains::{ClusterIdentity, PlacementHash};
 use synod_core::outbound::AssociationState;
 use synod_core::pubsub::{DeliveryStatus, Subscriber};
+use synod_core::roster::PeerRuntime;
 use synod_wire::cluster::{
     DeliverBatchRequestTransport, NotifyAboutFailingSubscribersRequest, PubSubAutoRespondBatchTransport,
+    UnsubscribeRequest,
 };
-use synod_wire::{names, payload};
+use synod_wire::{PayloadError, names, payload};
 use tokio::sync::oneshot;
 
-use super::codec::{Failures, subscriber, wire_failures};
+use super::PubSubConfig;
+use super::codec::{Failures, subscriber, wire_failures, wire_subscriber};
 use crate::grains::{CallError, Grains, remote_pid};
 use crate::lock;
-use crate::remote::{Letter, Message, Process, ProcessEnded, Remote, RequestError, SystemMessage};
+use crate::remote::{Message, Remote, RequestError};
 
 /// Brings batches to subscribers. Clones are the same.
 #[derive(Clone)]
@@ -26,6 +30,7 @@ pub(super) struct Courier {
     remote: Remote,
     grains: Grains,
     timeout: Duration,
+    placement: PlacementHash,
     /// What waits for each subscriber behind the batch that it has in hand.
     lanes: Arc<Mutex<HashMap<Subscriber, VecDeque<Parcel>>>>,
 }
@@ -59,8 +64,9 @@ impl Drop for Receipt {
 }
 
 impl Courier {
-    pub(super) fn new(remote: Remote, grains: Grains, timeout: Duration) -> Self {
-        Self { remote, grains, timeout, lanes: Arc::default() }
+    pub(super) fn new(remote: Remote, grains: Grains, config: &PubSubConfig) -> Self {
+        let (timeout, placement) = (config.subscriber_timeout, config.topic.placement);
+        Self { remote, grains, timeout, placement, lanes: Arc::default() }
     }
 
     /// Puts a batch into the lanes of these subscribers. Who does not have it in the end is told through the receiver.
@@ -135,7 +141,8 @@ impl Courier {
         }
     }
 
-    fn take(&self, message: Message) -> Result<(), String> {
+    /// Takes a batch that a topic sent.
+    pub(super) fn take(&self, message: Message) -> Result<(), String> {
         if !message.is::<DeliverBatchRequestTransport>() {
             return Err(format!("a {} for the delivery of published messages", message.type_name));
         }
@@ -160,35 +167,48 @@ impl Courier {
         asked_by: Option<crate::remote::Pid>,
         topic: String,
     ) {
-        let failures = done.await.unwrap_or_default();
-        let notice = NotifyAboutFailingSubscribersRequest { invalid_deliveries: wire_failures(&failures) };
-        let Ok(notice) = Message::protocol(&notice) else { return };
+        let mut failures = done.await.unwrap_or_default();
         if let Some(asked_by) = asked_by {
-            // A topic that is gone needs no report.
-            drop(self.remote.send(&asked_by, notice));
-        } else if !failures.is_empty()
-            && let Ok(grain) = self.grains.grain_ref(names::KIND_TOPIC, &topic)
-            && let Err(error) = grain.request(notice).await
-        {
-            tracing::debug!(topic, %error, "a topic was not told about failed deliveries");
+            if let Ok(notice) = notice(&failures) {
+                // A topic that is gone needs no report.
+                drop(self.remote.send(&asked_by, notice));
+            }
+            return;
         }
+        let Ok(grain) = self.grains.grain_ref(names::KIND_TOPIC, &topic) else { return };
+        let mut requests = Vec::new();
+        if self.is_foreign(grain.identity()) {
+            // An older Go node loses the whole topic over a report that an actor has ended. It does not mind when the
+            // actor unsubscribes, and that comes to the same.
+            for (ended, _) in failures.extract_if(.., |(who, status)| has_ended(who, *status)) {
+                let subscriber = Some(wire_subscriber(&ended));
+                requests.push(Message::protocol(&UnsubscribeRequest { subscriber }));
+            }
+        }
+        if !failures.is_empty() {
+            requests.push(notice(&failures));
+        }
+        for request in requests.into_iter().flatten() {
+            if let Err(error) = grain.request(request).await {
+                tracing::debug!(topic, %error, "a topic was not told about failed deliveries");
+            }
+        }
+    }
+
+    /// Whether a topic runs on a Go node.
+    fn is_foreign(&self, topic: &ClusterIdentity) -> bool {
+        let members = self.grains.members();
+        let owner = self.placement.owner(topic, members.iter());
+        owner.is_some_and(|owner| owner.runtime != PeerRuntime::Synod)
     }
 }
 
-impl Process for Courier {
-    fn deliver(&self, letters: &mut VecDeque<Letter>) -> Result<(), ProcessEnded> {
-        for Letter { message, .. } in letters.drain(..) {
-            let peer = message.sender.as_ref().map_or("a peer", |sender| sender.address()).to_owned();
-            if let Err(problem) = self.take(message) {
-                self.remote.refuse_message(&peer, &problem);
-            }
-        }
-        Ok(())
-    }
+fn has_ended(who: &Subscriber, status: DeliveryStatus) -> bool {
+    status == DeliveryStatus::NoLongerReachable && matches!(who, Subscriber::Actor(_))
+}
 
-    fn tell(&self, _: SystemMessage) -> Result<(), ProcessEnded> {
-        Ok(())
-    }
+fn notice(failures: &Failures) -> Result<Message, PayloadError> {
+    Message::protocol(&NotifyAboutFailingSubscribersRequest { invalid_deliveries: wire_failures(failures) })
 }
 
 /// Most batches that wait for one subscriber. What comes on top counts as not answered in time.

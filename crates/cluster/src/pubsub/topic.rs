@@ -7,9 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use synod_core::grains::GrainSnapshot;
 use synod_core::membership::ClusterEvent;
-use synod_core::pubsub::{Delivery, DeliveryStatus, PubSubBroker, PubSubOutcome, PublishRefusal, TopicName};
+use synod_core::pubsub::{
+    Delivery, DeliveryStatus, PubSubBroker, PubSubCounts, PubSubOutcome, PublishRefusal, TopicName,
+    TopicOptions, TopicSnapshot,
+};
 use synod_core::roster::PeerRuntime;
 use synod_core::time::TimerInstant;
+use synod_wire::actor::Touch;
 use synod_wire::cluster::{
     Acknowledge, DeliverBatchRequestTransport, GrainErrorResponse, Initialize,
     NotifyAboutFailingSubscribersRequest, NotifyAboutFailingSubscribersResponse,
@@ -22,7 +26,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::codec::{self, Failures};
-use super::{PubSub, REASON_BUFFER_FULL, REASON_NO_SUBSCRIBERS};
+use super::own_messages::{self, CreateTopic, CreateTopicResponse};
+use super::{
+    PubSub, REASON_ALREADY_CREATED, REASON_BUFFER_FULL, REASON_NO_SUBSCRIBERS, REASON_UNKNOWN_TOPIC,
+};
 use crate::grains::{Grain, GrainContext, GrainError, Grains};
 use crate::lock;
 use crate::remote::{Message, Pid};
@@ -61,8 +68,15 @@ impl Topic {
         result
     }
 
-    pub(super) fn counts(&self) -> synod_core::pubsub::PubSubCounts {
-        lock(&self.broker).counts()
+    pub(super) fn counts(&self) -> (TopicName, PubSubCounts) {
+        let broker = lock(&self.broker);
+        (broker.topic().clone(), broker.counts())
+    }
+
+    /// What it was created with, if it was.
+    pub(super) fn created(&self) -> (TopicName, Option<TopicOptions>) {
+        let broker = lock(&self.broker);
+        (broker.topic().clone(), broker.created())
     }
 
     fn send(self: &Arc<Self>, topic: &TopicName, delivery: Delivery<Message>) {
@@ -134,6 +148,11 @@ impl Topic {
                 this.run(|broker, now| ((), broker.poll(now)));
             }
             if idle_at.is_some_and(|at| at <= Instant::now()) {
+                if lock(&this.broker).kept().0 > 0 {
+                    // Somebody waits for what it keeps.
+                    lock(&this.idle).1 = Instant::now();
+                    continue;
+                }
                 // It may be stopping already.
                 drop(this.grains.remote().poison(&this.own));
                 return;
@@ -152,11 +171,13 @@ impl fmt::Debug for Topic {
 pub(super) struct TopicGrain {
     pubsub: PubSub,
     topic: Option<Arc<Topic>>,
+    /// The version of the state that it began with.
+    version: u64,
 }
 
 impl TopicGrain {
     pub(super) const fn new(pubsub: PubSub) -> Self {
-        Self { pubsub, topic: None }
+        Self { pubsub, topic: None, version: 0 }
     }
 
     /// The answer to a message, or why there is none.
@@ -166,12 +187,13 @@ impl TopicGrain {
             let batch: PubSubBatchTransport = payload::decode(bytes).map_err(|error| invalid(&error))?;
             let messages = codec::unpack(&batch.type_names, batch.envelopes);
             let sized = messages.into_iter().map(|message| {
-                let bytes = message.payload.len();
+                let bytes = codec::kept_bytes(&message);
                 (message, bytes)
             });
             let batch = sized.collect();
             topic.run(|broker, now| broker.publish(batch, now)).map_err(|refusal| {
                 let reason = match refusal {
+                    PublishRefusal::UnknownTopic { .. } => REASON_UNKNOWN_TOPIC,
                     PublishRefusal::NoSubscribers { .. } => REASON_NO_SUBSCRIBERS,
                     PublishRefusal::BufferFull { .. } => REASON_BUFFER_FULL,
                     _ => "INVALID_ARGUMENT",
@@ -197,6 +219,17 @@ impl TopicGrain {
             let failures = codec::failures(&request.invalid_deliveries);
             topic.run(|broker, _| ((), broker.handle_failures(&failures)));
             Ok(Message::new(&NotifyAboutFailingSubscribersResponse {}))
+        } else if message.is::<CreateTopic>() {
+            let request: CreateTopic =
+                message.decode().map_err(|error| GrainError::invalid_argument(error.to_string()))?;
+            let options = request.options.unwrap_or_default().into();
+            topic
+                .run(|broker, _| broker.create(options))
+                .map_err(|refusal| GrainError::new(REASON_ALREADY_CREATED, refusal.to_string()))?;
+            let name = topic.counts().0;
+            topic.pubsub.remember_created(&name, options);
+            topic.pubsub.announce(&name, options);
+            Ok(Message::new(&CreateTopicResponse {}))
         } else if message.is::<Initialize>() {
             let request: Initialize = payload::decode(bytes).map_err(|error| invalid(&error))?;
             let wanted = request.idle_timeout.and_then(|idle| Duration::try_from(idle).ok());
@@ -236,27 +269,44 @@ impl Grain for TopicGrain {
             ticking: Mutex::default(),
         });
         self.pubsub.enter(&topic);
-        if let Some(snapshot) = snapshot {
-            let known: Subscribers = payload::decode(Bytes::copy_from_slice(&snapshot.bytes))
-                .map_err(|error| internal(error.to_string()))?;
-            let known = known.subscribers.iter().filter_map(|identity| codec::subscriber(Some(identity)));
-            let known: Vec<_> = known.collect();
-            topic.run(|broker, now| ((), broker.restore(known, now)));
+        self.version = snapshot.as_ref().map_or(0, |snapshot| snapshot.version);
+        let mut known = match &snapshot {
+            Some(snapshot) => own_messages::read_state(&snapshot.bytes)
+                .ok_or_else(|| internal("the state of the topic cannot be read".to_owned()))?,
+            None => TopicSnapshot::default(),
+        };
+        // After a crash of its host all that is left of a topic is what the others were told.
+        let name = topic.counts().0;
+        known.created = known.created.or_else(|| self.pubsub.created_topics().remove(&name));
+        let created = known.created;
+        topic.run(|broker, now| ((), broker.restore(known, now)));
+        if let Some(options) = created {
+            self.pubsub.hear_of_creation(&name, options);
+            self.pubsub.announce(&name, options);
         }
         *lock(&topic.ticking) = Some(tokio::spawn(Topic::tick(Arc::downgrade(&topic))));
         self.topic = Some(topic);
         Ok(())
     }
 
-    async fn deactivate(&mut self, _: &mut GrainContext) -> Option<GrainSnapshot> {
+    async fn deactivate(&mut self, context: &mut GrainContext) -> Option<GrainSnapshot> {
         let topic = self.topic.as_ref()?;
-        let subscribers = lock(&topic.broker).subscribers().map(codec::wire_subscriber).collect();
-        let bytes = payload::encode(&Subscribers { subscribers }).ok()?;
-        Some(GrainSnapshot { version: 1, bytes: Arc::from(&*bytes) })
+        let names = own_messages::subscribers_bytes(
+            lock(&topic.broker).subscribers().map(|subscriber| subscriber.to_string().len()),
+        );
+        let room = context.grains().snapshot_bytes_max().saturating_sub(names + STATE_OVERHEAD_BYTES);
+        let snapshot = topic.run(|broker, now| broker.pack_up(room, now));
+        self.version += 1;
+        let bytes = own_messages::write_state(snapshot);
+        Some(GrainSnapshot { version: self.version, bytes: bytes.into() })
     }
 
     async fn receive(&mut self, context: &mut GrainContext, message: Message) {
         let Some(topic) = &self.topic else { return };
+        if message.is::<Touch>() {
+            // Answered by the actor around it.
+            return;
+        }
         lock(&topic.idle).1 = Instant::now();
         let answer = Self::answer(topic, &message);
         // Only synod nodes say how long they wait, and only they understand an error here: a Go node takes the answer to
@@ -266,7 +316,7 @@ impl Grain for TopicGrain {
             Ok(answer) => answer,
             Err(error) if is_synod => Message::new(&GrainErrorResponse::from(error)),
             Err(error) if message.is::<PubSubBatchTransport>() => {
-                let is_taken = error.reason == REASON_NO_SUBSCRIBERS;
+                let is_taken = [REASON_NO_SUBSCRIBERS, REASON_UNKNOWN_TOPIC].contains(&&*error.reason);
                 let status = if is_taken { PublishStatus::Ok } else { PublishStatus::Failed };
                 Message::new(&PublishResponse { status: status.into() })
             }
@@ -298,3 +348,6 @@ fn invalid(error: &PayloadError) -> GrainError {
 fn not_a_subscriber() -> GrainError {
     GrainError::invalid_argument("neither an actor nor a grain that could subscribe")
 }
+
+/// What the state of a topic takes besides its subscribers and its messages.
+const STATE_OVERHEAD_BYTES: usize = 4096;

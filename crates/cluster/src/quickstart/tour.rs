@@ -17,6 +17,7 @@ use super::{COUNTER_ADD, COUNTER_KIND, COUNTER_WHERE, GREETER, Greeter, Node, Qu
 use crate::cluster::Cluster;
 use crate::gossiper::Gossiper;
 use crate::provider::ClusterProvider;
+use crate::pubsub::{Guarantee, PubSubError, TopicOptions};
 use crate::remote::{Message, Pid};
 
 /// One step of the tour, done.
@@ -99,7 +100,7 @@ pub(super) async fn run(cluster: &mut QuickstartBootstrap, tell: Tell<'_>) -> Qu
         call_counters(cluster, &mut guide).await;
         gossip(cluster, &mut guide).await;
         look_at_api(cluster, &mut guide).await;
-        // Publish and subscribe belongs here: every node up, nobody lost yet.
+        publish(cluster, &mut guide).await;
         lose_a_node(cluster, &mut guide).await;
         leave_politely(cluster, &mut guide).await;
     }
@@ -321,6 +322,51 @@ async fn get_ready(address: SocketAddr) -> io::Result<String> {
     Ok(answer.lines().next().unwrap_or_default().to_owned())
 }
 
+/// Every node publishes to a topic, and subscribers on all of them hear everything.
+async fn publish(cluster: &QuickstartBootstrap, guide: &mut Guide<'_>) {
+    let started = Instant::now();
+    let seen = publish_news(cluster).await;
+    guide.note("publish", None, started.elapsed(), seen);
+}
+
+async fn publish_news(cluster: &QuickstartBootstrap) -> Seen {
+    let topics: Vec<_> =
+        cluster.nodes.iter().filter_map(|node| Some((node, node.running.as_ref()?.pubsub()?))).collect();
+    let options = TopicOptions { guarantee: Guarantee::AtLeastOnce, ..TopicOptions::default() };
+    let (_, first) = topics.first().ok_or("no node runs")?;
+    match first.create_topic(TOPIC, options).await {
+        Ok(()) | Err(PubSubError::AlreadyCreated { .. }) => {}
+        Err(error) => return Err(error.to_string()),
+    }
+    let mut listeners = Vec::new();
+    for (node, pubsub) in &topics {
+        listeners.push((&node.name, pubsub.subscribe_channel(TOPIC, topics.len()).await.map_err(text)?));
+    }
+    let mut published = Vec::new();
+    for (node, pubsub) in &topics {
+        let news = format!("{} is up", node.name);
+        pubsub.publish(TOPIC, &news).await.map_err(text)?;
+        published.push(news);
+    }
+    let mut hearers = Vec::new();
+    for (name, mut listener) in listeners {
+        for news in &published {
+            match tokio::time::timeout(CALL_PATIENCE, listener.recv()).await {
+                Ok(Some(message)) if message.decode::<String>().as_ref() == Ok(news) => {}
+                Ok(Some(message)) => return Err(format!("{name} heard {message:?} instead of {news:?}")),
+                _ => return Err(format!("{name} did not hear {news:?} within {CALL_PATIENCE:?}")),
+            }
+        }
+        listener.unsubscribe().await.map_err(text)?;
+        hearers.push(name);
+    }
+    let count = published.len();
+    Ok(format!(
+        "{count} messages to the topic {TOPIC}, one from each node: heard in order on {}",
+        list(&hearers)
+    ))
+}
+
 /// A node is gone without a word. The others notice, and its grains are found elsewhere.
 async fn lose_a_node(cluster: &mut QuickstartBootstrap, guide: &mut Guide<'_>) {
     let victim = cluster.nodes.len() - 1;
@@ -449,6 +495,8 @@ fn milliseconds<S: Serializer>(elapsed: &Duration, serializer: S) -> Result<S::O
     serializer.serialize_f64(elapsed.as_micros() as f64 / 1000.0)
 }
 
+/// The topic of the tour.
+const TOPIC: &str = "news";
 /// Longest answer that is read.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 /// How long a step may take before it counts as failed.

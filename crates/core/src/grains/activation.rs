@@ -321,6 +321,11 @@ impl<R> VirtualActorRegistry<R> {
         self.running.iter().map(|(kind, count)| (kind.as_str(), *count))
     }
 
+    /// The grains that do not run and whose state is kept here, in order.
+    pub fn kept(&self) -> impl Iterator<Item = &ClusterIdentity> {
+        self.snapshots.grains()
+    }
+
     /// Whether this node leaves and no grain runs here any more.
     #[must_use]
     pub const fn is_drained(&self) -> bool {

@@ -70,6 +70,7 @@ struct Call {
     deadline: TimerInstant,
     schema_min: u32,
     retry: RetryPolicy,
+    once: bool,
     attempts: u32,
     phase: Phase,
     /// The version in which the request was sent last. An answer that comes after its attempt was given up still counts.
@@ -314,14 +315,15 @@ impl GrainRpcRouter {
         now: TimerInstant,
         out: &mut RouterOutcome,
     ) {
-        let CallRequest { grain, deadline, schema_min, retry, .. } = request;
+        let CallRequest { grain, deadline, schema_min, retry, once, .. } = request;
         self.counts.accepted += 1;
         self.deadlines.set(&correlation, deadline);
         self.lanes.entry(grain.key().clone()).or_default().queue.push_back(correlation);
         let key = grain.key().clone();
         let retry = retry.unwrap_or(self.config.retry);
         let (attempts, phase, schema) = (0, Phase::Waiting, None);
-        let call = Call { grain, accepted_at: now, deadline, schema_min, retry, attempts, phase, schema };
+        let call =
+            Call { grain, accepted_at: now, deadline, schema_min, retry, once, attempts, phase, schema };
         self.calls.insert(correlation, call);
         self.advance(&key, now, out);
     }
@@ -395,6 +397,10 @@ impl GrainRpcRouter {
             Some(schema) => {
                 call.schema = Some(schema);
                 call.phase = Phase::Sent(pid.clone());
+                if call.once {
+                    // No other attempt may follow, so this one has all the time that is left.
+                    self.alarms.clear(&correlation);
+                }
                 let (deadline, remaining) = (call.deadline, call.deadline.saturating_since(now));
                 out.commands.push(RouterCommand::Send { correlation, pid, schema, deadline, remaining });
                 None
@@ -415,7 +421,9 @@ impl GrainRpcRouter {
     ) {
         self.evict(correlation, &failure, out);
         let Some(call) = self.calls.get_mut(&correlation) else { return };
-        let pause = if failure.is_passing() { call.retry.pause(call.attempts, &mut self.rng) } else { None };
+        let may_be_done = matches!(call.phase, Phase::Sent(_)) && failure != AttemptFailure::DeadLetter;
+        let may_repeat = failure.is_passing() && !(call.once && may_be_done);
+        let pause = if may_repeat { call.retry.pause(call.attempts, &mut self.rng) } else { None };
         match pause.map(|pause| now + pause).filter(|at| *at < call.deadline) {
             Some(at) => {
                 call.phase = Phase::Pausing;

@@ -1,16 +1,20 @@
 //! The brain of one topic.
 
+mod moving;
+
+pub use moving::{KeptMessage, TopicSnapshot};
+
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use super::config::{Guarantee, OverflowRule, PartitionPolicy, TopicConfig, TopicConfigError};
+use super::config::{Guarantee, OverflowRule, PartitionPolicy, TopicConfig, TopicConfigError, TopicOptions};
 use super::log::Log;
 use super::name::TopicName;
 use super::outcome::{
-    Delivery, DeliveryId, DeliveryStatus, DropReason, PubSubCounts, PubSubEvent, PubSubOutcome,
-    PublishRefusal, Published, RemovalReason, SubscribeRefusal, Subscriber,
+    CreateRefusal, Delivery, DeliveryId, DeliveryStatus, DropReason, PubSubCounts, PubSubEvent,
+    PubSubOutcome, PublishRefusal, Published, RemovalReason, SubscribeRefusal, Subscriber,
 };
 use crate::deadline::DeadlineQueue;
 use crate::id::Authority;
@@ -19,8 +23,8 @@ use crate::time::TimerInstant;
 
 /// One activation of a topic: who subscribes, what they have not had, and what is sent to whom.
 ///
-/// Commands are [`publish`](Self::publish), [`subscribe`](Self::subscribe) and [`unsubscribe`](Self::unsubscribe);
-/// inputs are the `handle_*` calls. Each returns an outcome: a driver sends its deliveries in order and calls
+/// Commands are [`create`](Self::create), [`publish`](Self::publish), [`subscribe`](Self::subscribe) and
+/// [`unsubscribe`](Self::unsubscribe); inputs are the `handle_*` calls. Each returns an outcome: a driver sends its deliveries in order and calls
 /// [`poll`](Self::poll) at `wake_at`. A delivery that needs a report gets it through
 /// [`handle_report`](Self::handle_report), once; without one it counts as failed after a while. Time is monotonic.
 /// `P` is a message; it is copied for every delivery, so it should be cheap to clone.
@@ -28,6 +32,7 @@ use crate::time::TimerInstant;
 pub struct PubSubBroker<P> {
     topic: TopicName,
     config: TopicConfig,
+    existence: Existence,
     subscribers: BTreeMap<Subscriber, State>,
     log: Log<P>,
     members: Vec<RosterMember>,
@@ -40,6 +45,17 @@ pub struct PubSubBroker<P> {
     last_delivery: u64,
     alarms: DeadlineQueue<Alarm>,
     counts: PubSubCounts,
+}
+
+/// Whether anybody has heard of the topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Existence {
+    /// Nobody has.
+    Unknown,
+    /// Somebody subscribed at some time.
+    Subscribed,
+    /// Somebody created it.
+    Created,
 }
 
 #[derive(Clone, Debug)]
@@ -80,6 +96,7 @@ impl<P: Clone> PubSubBroker<P> {
         Ok(Self {
             topic,
             config,
+            existence: Existence::Unknown,
             subscribers: BTreeMap::new(),
             log: Log::new(),
             members: Vec::new(),
@@ -93,26 +110,19 @@ impl<P: Clone> PubSubBroker<P> {
         })
     }
 
-    /// Enters those who subscribed to an earlier activation. Actors on nodes that are no members any more are given the
-    /// time of a node that left.
-    pub fn restore(
-        &mut self,
-        subscribers: impl IntoIterator<Item = Subscriber>,
-        now: TimerInstant,
-    ) -> PubSubOutcome<P> {
-        for subscriber in subscribers {
-            if self.subscribers.len() >= self.config.subscribers_max {
-                break;
-            }
-            if let Subscriber::Actor(pid) = &subscriber
-                && self.has_roster
-                && !self.members.iter().any(|member| member.authority == *pid.authority())
-            {
-                self.leave_node(pid.authority(), now);
-            }
-            self.enter(subscriber);
-        }
-        self.finish(PubSubOutcome::default())
+    /// Opens the topic to subscribers and publishers, with these options from now on.
+    pub fn create(&mut self, options: TopicOptions) -> (Result<(), CreateRefusal>, PubSubOutcome<P>) {
+        let mut out = PubSubOutcome::default();
+        let topic = self.topic.clone();
+        let result = if let Some(options) = self.created() {
+            Err(CreateRefusal::AlreadyCreated { topic, options })
+        } else {
+            self.existence = Existence::Created;
+            self.config.set_options(options);
+            out.events.push(PubSubEvent::Created { topic, options });
+            Ok(())
+        };
+        (result, self.finish(out))
     }
 
     /// Makes `subscriber` hear what is published from now on. Whoever does already goes on. Returns whether it is new.
@@ -134,7 +144,7 @@ impl<P: Clone> PubSubBroker<P> {
             let (topic, max) = (self.topic.clone(), self.config.subscribers_max);
             Err(SubscribeRefusal::TooManySubscribers { topic, subscriber: subscriber.clone(), max })
         } else {
-            self.enter(subscriber.clone());
+            self.enter(subscriber.clone(), 0);
             let (topic, subscriber) = (self.topic.clone(), subscriber.clone());
             out.events.push(PubSubEvent::Subscribed { topic, subscriber });
             Ok(true)
@@ -303,6 +313,12 @@ impl<P: Clone> PubSubBroker<P> {
         &self.topic
     }
 
+    /// What it was created with; `None` if nobody did.
+    #[must_use]
+    pub fn created(&self) -> Option<TopicOptions> {
+        (self.existence == Existence::Created).then(|| self.config.options())
+    }
+
     /// Everybody who subscribes, in order.
     pub fn subscribers(&self) -> impl ExactSizeIterator<Item = &Subscriber> {
         self.subscribers.keys()
@@ -326,6 +342,9 @@ impl<P: Clone> PubSubBroker<P> {
         if messages == 0 {
             return Err(PublishRefusal::EmptyBatch { topic: topic() });
         }
+        if self.existence == Existence::Unknown {
+            return Err(PublishRefusal::UnknownTopic { topic: topic() });
+        }
         if self.subscribers.is_empty() {
             return Err(PublishRefusal::NoSubscribers { topic: topic() });
         }
@@ -344,14 +363,18 @@ impl<P: Clone> PubSubBroker<P> {
         Ok(())
     }
 
-    fn enter(&mut self, subscriber: Subscriber) {
+    /// Enters a subscriber that needs the last `needed` messages of those that are kept.
+    fn enter(&mut self, subscriber: Subscriber, needed: u64) {
         let place = match &subscriber {
             Subscriber::Actor(pid) => Some(pid.authority().clone()),
             Subscriber::Grain(grain) => {
                 self.config.placement.owner(grain, &self.members).map(|owner| owner.authority.clone())
             }
         };
-        let next = self.log.end();
+        if self.existence == Existence::Unknown {
+            self.existence = Existence::Subscribed;
+        }
+        let next = self.log.end().saturating_sub(needed);
         let state = State { place, next, fresh: next, flight: None, is_resting: false, failures: 0 };
         self.subscribers.entry(subscriber).or_insert(state);
     }

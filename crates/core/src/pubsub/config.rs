@@ -95,6 +95,37 @@ impl TopicConfig {
     }
 }
 
+impl TopicConfig {
+    /// What whoever creates a topic may decide otherwise.
+    #[must_use]
+    pub const fn options(&self) -> TopicOptions {
+        TopicOptions { guarantee: self.guarantee, partition: self.partition, overflow: self.overflow }
+    }
+
+    pub(super) const fn set_options(&mut self, options: TopicOptions) {
+        let TopicOptions { guarantee, partition, overflow } = options;
+        (self.guarantee, self.partition, self.overflow) = (guarantee, partition, overflow);
+    }
+}
+
+/// What whoever creates a topic decides about it. Topics that nobody created behave as their host is configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopicOptions {
+    /// How hard a message is tried to be delivered. Default [`Guarantee::AtMostOnce`].
+    pub guarantee: Guarantee,
+    /// What becomes of messages for subscribers that cannot be reached at the moment. Default
+    /// [`PartitionPolicy::Delay`].
+    pub partition: PartitionPolicy,
+    /// What gives way when the buffer is full and messages must arrive. Default [`OverflowRule::RejectNew`].
+    pub overflow: OverflowRule,
+}
+
+impl Default for TopicOptions {
+    fn default() -> Self {
+        TopicConfig::default().options()
+    }
+}
+
 /// How hard a message is tried to be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guarantee {

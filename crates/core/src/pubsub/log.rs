@@ -72,6 +72,11 @@ impl<P: Clone> Log<P> {
         self.entries.iter().skip(start).take(length).map(|entry| entry.payload.clone()).collect()
     }
 
+    /// Every message with its size and when it was published, the oldest first.
+    pub(super) fn entries(&self) -> impl DoubleEndedIterator<Item = (&P, usize, TimerInstant)> {
+        self.entries.iter().map(|entry| (&entry.payload, entry.bytes, entry.published_at))
+    }
+
     /// The number of the oldest message.
     pub(super) const fn first(&self) -> u64 {
         self.first

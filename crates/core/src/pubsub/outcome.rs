@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
+use super::config::TopicOptions;
 use super::name::TopicName;
 use crate::grains::{ActorPid, ClusterIdentity};
 use crate::id::Authority;
@@ -101,6 +102,12 @@ pub enum PublishRefusal {
         /// The topic.
         topic: TopicName,
     },
+    /// Nobody created the topic, and nobody has subscribed to it.
+    #[error("there is no topic {topic}; the message was dropped")]
+    UnknownTopic {
+        /// The topic.
+        topic: TopicName,
+    },
     /// Nobody would hear it.
     #[error("nobody subscribes to {topic}; the message was dropped")]
     NoSubscribers {
@@ -131,6 +138,20 @@ pub enum PublishRefusal {
     },
 }
 
+/// A topic was not created. It is as it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateRefusal {
+    /// Somebody did before.
+    #[error("the topic {topic} has been created before")]
+    AlreadyCreated {
+        /// The topic.
+        topic: TopicName,
+        /// What it was created with.
+        options: TopicOptions,
+    },
+}
+
 /// Somebody was not subscribed. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -151,6 +172,13 @@ pub enum SubscribeRefusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PubSubEvent {
+    /// A topic was created somewhere in the cluster.
+    Created {
+        /// The topic.
+        topic: TopicName,
+        /// How it behaves.
+        options: TopicOptions,
+    },
     /// Messages were given up for some subscribers.
     Dropped {
         /// The topic.
@@ -208,6 +236,8 @@ pub enum DropReason {
     BufferFull,
     /// They were kept as long as messages are.
     Expired,
+    /// The topic moved, and not all that it kept could go with it.
+    Moved,
     /// Their subscribers could not be reached, and messages are not delayed.
     Partition,
 }

@@ -49,15 +49,23 @@ func (e *echo) seen() object {
 	return object{"count": e.count, "disordered": e.disordered, "last": e.last}
 }
 
-// grainKind is a kind of grains that count their calls and answer each with "go METHOD COUNT TEXT". It speaks the
-// protocol of generated grains by hand, so that no code has to be generated here.
+// grainKind is a kind of grains that count their calls and answer each with "go METHOD COUNT TEXT". Method 7 answers with
+// what the grain heard from topics, "go 7 COUNT DISORDERED LAST". It speaks the protocol of generated grains by hand, so
+// that no code has to be generated here.
 func grainKind(name string) *cluster.Kind {
 	return cluster.NewKind(name, actor.PropsFromProducer(func() actor.Actor { return &grain{} }))
 }
 
-type grain struct{ count int }
+type grain struct {
+	count int
+	heard echo
+}
 
 func (g *grain) Receive(context actor.Context) {
+	if published, ok := context.Message().(*wrapperspb.StringValue); ok {
+		g.heard.note(published.Value)
+		return
+	}
 	request, ok := context.Message().(*cluster.GrainRequest)
 	if !ok {
 		return
@@ -69,6 +77,10 @@ func (g *grain) Receive(context actor.Context) {
 	}
 	if request.MethodIndex == 9 {
 		context.Respond(&cluster.GrainErrorResponse{Reason: "NOT_FOUND", Message: text.Value})
+		return
+	}
+	if request.MethodIndex == 7 {
+		context.Respond(wrapperspb.String(fmt.Sprintf("go 7 %d %d %s", g.heard.count, g.heard.disordered, g.heard.last)))
 		return
 	}
 	g.count++

@@ -43,27 +43,35 @@ type command struct {
 
 // TEXT is the rest of the line up to the words after it, so it may hold spaces.
 var commands = map[string]command{
-	"members":    {"members", 1, (*peer).members},
-	"blocked":    {"blocked", 1, (*peer).blocked},
-	"heartbeats": {"heartbeats", 1, (*peer).heartbeats},
-	"set":        {"set KEY TEXT", 3, (*peer).set},
-	"get":        {"get KEY", 2, (*peer).get},
-	"setmap":     {"setmap KEY MAPKEY TEXT", 4, (*peer).setMap},
-	"getmap":     {"getmap KEY MAPKEY", 3, (*peer).getMap},
-	"spawn":      {"spawn NAME", 2, (*peer).spawn},
-	"received":   {"received NAME", 2, (*peer).received},
-	"touch":      {"touch ADDRESS ID TIMEOUT_MS", 4, (*peer).touch},
-	"ask":        {"ask ADDRESS ID TEXT TIMEOUT_MS", 5, (*peer).ask},
-	"tell":       {"tell ADDRESS ID TEXT", 4, (*peer).tell},
-	"grain":      {"grain KIND IDENTITY METHOD TEXT TIMEOUT_MS", 6, (*peer).grain},
-	"count":      {"count IDENTITY AMOUNT TIMEOUT_MS", 4, (*peer).count},
-	"counted":    {"counted IDENTITY TIMEOUT_MS", 3, (*peer).counted},
-	"recount":    {"recount IDENTITY TIMEOUT_MS", 3, (*peer).recount},
-	"watch":      {"watch ADDRESS ID", 3, (*peer).watch},
-	"stop":       {"stop ADDRESS ID", 3, (*peer).stop},
-	"poison":     {"poison ADDRESS ID", 3, (*peer).poison},
-	"leave":      {"leave", 1, (*peer).leave},
-	"quit":       {"quit", 1, (*peer).quit},
+	"members":           {"members", 1, (*peer).members},
+	"blocked":           {"blocked", 1, (*peer).blocked},
+	"heartbeats":        {"heartbeats", 1, (*peer).heartbeats},
+	"set":               {"set KEY TEXT", 3, (*peer).set},
+	"get":               {"get KEY", 2, (*peer).get},
+	"setmap":            {"setmap KEY MAPKEY TEXT", 4, (*peer).setMap},
+	"getmap":            {"getmap KEY MAPKEY", 3, (*peer).getMap},
+	"spawn":             {"spawn NAME", 2, (*peer).spawn},
+	"received":          {"received NAME", 2, (*peer).received},
+	"touch":             {"touch ADDRESS ID TIMEOUT_MS", 4, (*peer).touch},
+	"ask":               {"ask ADDRESS ID TEXT TIMEOUT_MS", 5, (*peer).ask},
+	"tell":              {"tell ADDRESS ID TEXT", 4, (*peer).tell},
+	"grain":             {"grain KIND IDENTITY METHOD TEXT TIMEOUT_MS", 6, (*peer).grain},
+	"count":             {"count IDENTITY AMOUNT TIMEOUT_MS", 4, (*peer).count},
+	"counted":           {"counted IDENTITY TIMEOUT_MS", 3, (*peer).counted},
+	"recount":           {"recount IDENTITY TIMEOUT_MS", 3, (*peer).recount},
+	"subscribe":         {"subscribe TOPIC NAME", 3, (*peer).subscribe},
+	"unsubscribe":       {"unsubscribe TOPIC NAME", 3, (*peer).unsubscribe},
+	"subscribe-grain":   {"subscribe-grain TOPIC KIND IDENTITY", 4, (*peer).subscribeGrain},
+	"unsubscribe-grain": {"unsubscribe-grain TOPIC KIND IDENTITY", 4, (*peer).unsubscribeGrain},
+	"subscribe-handler": {"subscribe-handler TOPIC NAME", 3, (*peer).subscribeHandler},
+	"publish":           {"publish TOPIC TEXT", 3, (*peer).publish},
+	"produce":           {"produce TOPIC COUNT", 3, (*peer).produce},
+	"broadcast":         {"broadcast TEXT", 2, (*peer).broadcast},
+	"watch":             {"watch ADDRESS ID", 3, (*peer).watch},
+	"stop":              {"stop ADDRESS ID", 3, (*peer).stop},
+	"poison":            {"poison ADDRESS ID", 3, (*peer).poison},
+	"leave":             {"leave", 1, (*peer).leave},
+	"quit":              {"quit", 1, (*peer).quit},
 }
 
 func (p *peer) run(line string) {
@@ -216,7 +224,7 @@ func (p *peer) spawn(a arguments) (object, error) {
 func (p *peer) received(a arguments) (object, error) {
 	echo, ok := p.spawned[a[1]]
 	if !ok {
-		return nil, errors.New("not spawned here")
+		return nil, errNotSpawned
 	}
 	return echo.seen(), nil
 }

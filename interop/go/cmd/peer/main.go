@@ -60,6 +60,7 @@ func main() {
 			})
 		}
 	})
+	tellBroadcasts(system, out)
 	member.StartMember()
 	joined := waitUntilJoined(member)
 	out.event("ready", object{

@@ -48,6 +48,8 @@ pub struct CallRequest {
     /// Where the grain was found last. A call whose turn it is goes there without looking; one that has to wait, and every
     /// further attempt, looks when its turn has come.
     pub known: Option<ActorPid>,
+    /// Whether doing it twice does harm. Then it is not tried again once the grain may have handled it.
+    pub once: bool,
 }
 
 /// What a grain answered.

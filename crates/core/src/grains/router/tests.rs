@@ -38,7 +38,14 @@ fn router(config: RouterConfig) -> GrainRpcRouter {
 }
 
 fn request(identity: &str, deadline: u64) -> CallRequest {
-    CallRequest { grain: grain(identity), deadline: at(deadline), schema_min: 1, retry: None, known: None }
+    CallRequest {
+        grain: grain(identity),
+        deadline: at(deadline),
+        schema_min: 1,
+        retry: None,
+        known: None,
+        once: false,
+    }
 }
 
 /// A call to `a` that has until ten seconds.
@@ -347,6 +354,32 @@ fn when_a_peer_goes_what_was_sent_there_is_tried_elsewhere() {
     assert!(matches!(&out.events[..], [RouterEvent::Retrying { correlation, .. }] if *correlation == there));
     assert_eq!(begun(&router.poll(at(5))), [there]);
     assert_eq!(AttemptFailure::Unreachable(peer("h:1")).to_string(), "h:1 cannot be reached");
+}
+
+#[test]
+fn a_call_that_must_not_be_repeated_is_not_once_the_grain_may_have_handled_it() {
+    let mut router = router(config());
+    let retry = Some(RetryPolicy::Fixed { retries: 5, delay: Duration::from_millis(100) });
+    let once = || CallRequest { once: true, retry, ..request("a", 10_000) };
+    // What never arrived is looked for again, like any other call.
+    let (id, _) = router.call(once(), at(0));
+    router.handle_failure(id, AttemptFailure::NoHost, at(0));
+    assert_eq!(begun(&router.poll(at(200))), [id]);
+    router.handle_resolved(id, pid("h:1/a"), at(200));
+    router.handle_failure(id, AttemptFailure::DeadLetter, at(200));
+    assert_eq!(begun(&router.poll(at(900))), [id]);
+    // An attempt may take all the time that is left: another one is not an option.
+    router.handle_resolved(id, pid("h:1/a"), at(900));
+    assert_eq!(
+        router.poll(at(9_999)),
+        RouterOutcome { wake_at: Some(at(10_000)), ..RouterOutcome::default() }
+    );
+    assert_eq!(ended(&router.poll(at(10_000))), [(id, CallEnd::TimedOut { attempts: 3 })]);
+    // Who went away may have handled it.
+    let (id, _) = router.call(CallRequest { once: true, retry, ..request("b", 20_000) }, at(10_000));
+    router.handle_resolved(id, pid("h:1/b"), at(10_000));
+    let gone = CallEnd::Failed(AttemptFailure::Unreachable(peer("h:1")));
+    assert_eq!(ended(&router.handle_peer_gone(&peer("h:1"), at(10_001))), [(id, gone)]);
 }
 
 #[test]

@@ -69,15 +69,90 @@ fn subscribers_of_one_node_share_a_delivery() {
 fn what_nobody_would_hear_is_refused_with_a_reason() {
     let topic: TopicName = "news".parse().expect("a name");
     let mut broker = broker(TopicConfig { subscribers_max: 1, ..at_least_once() }, &[]);
-    let refusal = PublishRefusal::NoSubscribers { topic: topic.clone() };
+    let refusal = PublishRefusal::UnknownTopic { topic: topic.clone() };
     let (result, out) = broker.publish(vec![(1, 1)], at(0));
     assert_eq!(result, Err(refusal.clone()));
     assert_eq!(out.events, [PubSubEvent::PublishRefused(refusal)]);
-    assert_eq!(broker.publish(vec![], at(0)).0, Err(PublishRefusal::EmptyBatch { topic }));
-    assert_eq!(broker.counts().refused, 2);
+    assert_eq!(broker.publish(vec![], at(0)).0, Err(PublishRefusal::EmptyBatch { topic: topic.clone() }));
+    assert_eq!(broker.subscribe(&actor("a:1/x"), at(0)).0, Ok(true));
+    assert!(broker.unsubscribe(&actor("a:1/x")).0);
+    let refused = broker.publish(vec![(1, 1)], at(0)).0;
+    assert_eq!(refused, Err(PublishRefusal::NoSubscribers { topic }), "it was there once");
+    assert_eq!(broker.counts().refused, 3);
     assert_eq!(broker.subscribe(&actor("a:1/x"), at(0)).0, Ok(true));
     let refused = broker.subscribe(&actor("a:1/y"), at(0)).0;
     assert!(matches!(refused, Err(SubscribeRefusal::TooManySubscribers { max: 1, .. })), "{refused:?}");
+}
+
+#[test]
+fn a_topic_is_created_once_and_behaves_as_its_creator_wants() {
+    let topic: TopicName = "news".parse().expect("a name");
+    let mut broker = broker(TopicConfig::default(), &[]);
+    let options = TopicOptions { guarantee: Guarantee::AtLeastOnce, ..TopicOptions::default() };
+    let (created, out) = broker.create(options);
+    assert_eq!(created, Ok(()));
+    assert_eq!(out.events, [PubSubEvent::Created { topic: topic.clone(), options }]);
+    let again = broker.create(TopicOptions::default());
+    let refusal = CreateRefusal::AlreadyCreated { topic: topic.clone(), options };
+    assert_eq!((again.0, again.1.events), (Err(refusal), vec![]));
+    let refused = broker.publish(vec![(1, 1)], at(0)).0;
+    assert_eq!(refused, Err(PublishRefusal::NoSubscribers { topic }), "it is known, and nobody listens");
+    assert_eq!(broker.subscribe(&actor("a:1/x"), at(0)).0, Ok(true));
+    assert!(publish(&mut broker, &[1], 0).deliveries[0].needs_report);
+    assert_eq!(broker.created(), Some(options));
+}
+
+/// Its node left the roster while it could not be reached, before it was ever in a roster.
+#[test]
+fn a_suspect_that_was_no_member_is_served_when_it_is_one() {
+    let mut broker = broker(at_least_once(), &["a:1/x"]);
+    drop(broker.handle_reachability(&node("a"), false, at(0)));
+    assert!(publish(&mut broker, &[1], 0).deliveries.is_empty());
+    assert!(broker.handle_roster(&[member("b")], at(1)).deliveries.is_empty());
+    drop(broker.handle_reachability(&node("a"), true, at(2)));
+    assert_eq!(sent(&broker.handle_roster(&[member("a"), member("b")], at(3))), [("a", 1, &[1][..])]);
+}
+
+#[test]
+fn a_topic_that_moves_takes_along_what_somebody_has_not_had() {
+    let options = TopicOptions { guarantee: Guarantee::AtLeastOnce, ..TopicOptions::default() };
+    let mut old = broker(TopicConfig::default(), &["a:1/x", "b:1/x"]);
+    assert_eq!(old.create(options).0, Ok(()));
+    let first = publish(&mut old, &[1, 2], 0);
+    // One has them all; of the other nobody knows, and a third one comes later.
+    drop(old.handle_report(first.deliveries[0].id, &[], at(1)));
+    assert_eq!(old.subscribe(&actor("c:1/x"), at(1)).0, Ok(true));
+    drop(publish(&mut old, &[3], 400));
+    let (snapshot, out) = old.pack_up(usize::MAX, at(1000));
+    assert_eq!((out.events, old.counts().dropped), (vec![], 0));
+    let needed: Vec<_> = snapshot.subscribers.iter().map(|(_, needed)| *needed).collect();
+    assert_eq!((needed, snapshot.created), (vec![1, 3, 1], Some(options)));
+    assert_eq!(snapshot.messages[0].age, Duration::from_secs(1));
+    assert!(old.handle_reachability(&node("b"), true, at(1001)).deliveries.is_empty(), "it is quiet now");
+
+    let mut new = broker(TopicConfig { expiry: Duration::from_secs(2), ..TopicConfig::default() }, &[]);
+    drop(new.handle_roster(&[member("a"), member("b")], at(60_000)));
+    let out = new.restore(snapshot, at(60_000));
+    assert_eq!(sent(&out), [("a", 1, &[3][..]), ("b", 1, &[1, 2, 3])]);
+    assert_eq!(new.created(), Some(options));
+    drop(new.handle_report(out.deliveries[1].id, &[], at(60_001)));
+    assert_eq!(new.kept(), (1, 10), "a has not acknowledged, and c may come back");
+    // They are as old as they were: they expire when they would have.
+    drop(new.poll(at(61_399)));
+    assert_eq!(new.kept(), (1, 10));
+    drop(new.poll(at(61_400)));
+    assert_eq!(new.kept(), (0, 0));
+}
+
+#[test]
+fn what_cannot_go_along_is_counted_and_the_newest_goes() {
+    let mut old = broker(at_least_once(), &["a:1/x"]);
+    drop(publish(&mut old, &[1, 2, 3], 0));
+    let (snapshot, out) = old.pack_up(150, at(1));
+    assert_eq!(snapshot.messages.iter().map(|kept| kept.payload).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(snapshot.subscribers, [(actor("a:1/x"), 2)]);
+    assert!(matches!(&*out.events, [PubSubEvent::Dropped { messages: 1, reason: DropReason::Moved, .. }]));
+    assert_eq!(old.counts().dropped, 1);
 }
 
 #[test]
@@ -180,7 +255,8 @@ fn a_node_that_left_has_some_time_to_come_back() {
 fn those_who_subscribed_to_an_earlier_activation_are_kept_while_their_nodes_live() {
     let mut broker = broker(TopicConfig::default(), &[]);
     drop(broker.handle_roster(&[member("a")], at(0)));
-    drop(broker.restore([actor("a:1/x"), actor("b:1/x"), actor("c:1/x")], at(0)));
+    let subscribers = ["a:1/x", "b:1/x", "c:1/x"].map(|who| (actor(who), 0)).into();
+    drop(broker.restore(TopicSnapshot { subscribers, ..TopicSnapshot::default() }, at(0)));
     assert_eq!(sent(&publish(&mut broker, &[1], 1)), [("a", 1, &[1][..])]);
     // One of them asks again: it lives, though it is no member.
     let (subscribed, out) = broker.subscribe(&actor("c:1/x"), at(2));
@@ -253,6 +329,8 @@ enum Step {
     Reach(usize, bool),
     Sleep(u64),
     Roster(u8),
+    /// The topic goes on elsewhere.
+    Move,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -262,12 +340,18 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         (0..3_usize, any::<bool>()).prop_map(|(node, reachable)| Step::Reach(node, reachable)),
         (1..20_000_u64).prop_map(Step::Sleep),
         (0..8_u8).prop_map(Step::Roster),
+        Just(Step::Move),
     ];
     list(step, 1..120)
 }
 
 struct World {
     broker: PubSubBroker<u64>,
+    config: TopicConfig,
+    roster: Option<u8>,
+    unreachable: BTreeSet<usize>,
+    /// What activations before this one counted.
+    past: PubSubCounts,
     now: u64,
     published: u64,
     outstanding: Vec<Delivery<u64>>,
@@ -277,9 +361,11 @@ struct World {
 impl World {
     fn new(config: TopicConfig) -> Self {
         let names = ["a:1/x", "a:1/y", "b:1/x", "c:1/x"];
-        let broker = broker(config, &names);
+        let broker = broker(config.clone(), &names);
         let heard = names.iter().map(|name| (actor(name), Vec::new())).collect();
-        Self { broker, now: 0, published: 0, outstanding: Vec::new(), heard }
+        let (roster, unreachable, past) = (None, BTreeSet::new(), PubSubCounts::default());
+        let (outstanding, published) = (Vec::new(), 0);
+        Self { broker, config, roster, unreachable, past, now: 0, published, outstanding, heard }
     }
 
     fn take(&mut self, out: PubSubOutcome<u64>) {
@@ -325,6 +411,11 @@ impl World {
             }
             Step::Land(which, how) => self.land(which, how),
             Step::Reach(node_index, is_reachable) => {
+                if is_reachable {
+                    self.unreachable.remove(&node_index);
+                } else {
+                    self.unreachable.insert(node_index);
+                }
                 let out = self.broker.handle_reachability(&node(NODES[node_index]), is_reachable, now);
                 self.take(out);
             }
@@ -334,12 +425,37 @@ impl World {
                 self.take(out);
             }
             Step::Roster(mask) => {
-                let there = NODES.iter().enumerate().filter(|(index, _)| mask >> index & 1 == 1);
-                let members: Vec<_> = there.map(|(_, name)| member(name)).collect();
-                let out = self.broker.handle_roster(&members, now);
+                self.roster = Some(mask);
+                let out = self.broker.handle_roster(&members(mask), now);
                 self.take(out);
             }
+            Step::Move => self.move_topic(now),
         }
+    }
+
+    /// What is on its way may still arrive, but nobody hears of it.
+    fn move_topic(&mut self, now: TimerInstant) {
+        let (snapshot, out) = self.broker.pack_up(usize::MAX, now);
+        self.take(out);
+        self.past = self.past.plus(self.broker.counts());
+        self.broker = broker(self.config.clone(), &[]);
+        if let Some(mask) = self.roster {
+            let out = self.broker.handle_roster(&members(mask), now);
+            self.take(out);
+        }
+        for index in self.unreachable.clone() {
+            let out = self.broker.handle_reachability(&node(NODES[index]), false, now);
+            self.take(out);
+        }
+        for delivery in mem::take(&mut self.outstanding) {
+            self.arrive(&delivery);
+        }
+        let out = self.broker.restore(snapshot, now);
+        self.take(out);
+    }
+
+    fn counts(&self) -> PubSubCounts {
+        self.past.plus(self.broker.counts())
     }
 
     /// Everything works from now on.
@@ -355,6 +471,11 @@ impl World {
             self.step(&Step::Sleep(10_000));
         }
     }
+}
+
+fn members(mask: u8) -> Vec<RosterMember> {
+    let there = NODES.iter().enumerate().filter(|(index, _)| mask >> index & 1 == 1);
+    there.map(|(_, name)| member(name)).collect()
 }
 
 const NODES: [&str; 3] = ["a", "b", "c"];
@@ -383,8 +504,8 @@ proptest! {
             prop_assert_eq!(next, world.published, "{} has not had everything", subscriber);
         }
         prop_assert_eq!(world.broker.kept(), (0, 0));
-        prop_assert_eq!(world.broker.counts().dropped, 0);
-        prop_assert_eq!(world.broker.counts().delivered, world.published * 4);
+        prop_assert_eq!(world.counts().dropped, 0);
+        prop_assert_eq!(world.counts().delivered, world.published * 4);
     }
 
     /// Bounds hold at every step, and every message is accounted for: acknowledged or given up.
@@ -407,7 +528,7 @@ proptest! {
             prop_assert!(messages <= 7 && bytes <= 60);
         }
         world.heal();
-        let counts = world.broker.counts();
+        let counts = world.counts();
         prop_assert_eq!(counts.delivered + counts.dropped, world.published * 4);
         prop_assert_eq!(world.broker.kept(), (0, 0));
     }
@@ -423,6 +544,6 @@ proptest! {
         for heard in world.heard.values() {
             prop_assert!(heard.windows(2).all(|pair| pair[0] < pair[1]), "{heard:?}");
         }
-        prop_assert_eq!(world.broker.counts().redelivered, 0);
+        prop_assert_eq!(world.counts().redelivered, 0);
     }
 }
