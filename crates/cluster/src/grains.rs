@@ -67,6 +67,7 @@ use crate::event_stream::EventStream;
 use crate::gossiper::ActorStatisticsSource;
 use crate::lock;
 use crate::membership::MembershipView;
+use crate::pubsub::{PubSub, WeakPubSub};
 use crate::remote::{Lane, Message, Pid, Remote};
 use broadcast::BroadcastBoard;
 use calls::Calls;
@@ -100,6 +101,7 @@ struct Inner {
     timer: Notify,
     drained: watch::Sender<bool>,
     broadcasts: BroadcastBoard,
+    pubsub: Mutex<Option<WeakPubSub>>,
     tick: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -154,6 +156,7 @@ impl Grains {
                 timer: Notify::new(),
                 drained: watch::Sender::new(false),
                 broadcasts: BroadcastBoard::default(),
+                pubsub: Mutex::default(),
                 tick: Mutex::default(),
             }),
         };
@@ -248,6 +251,14 @@ impl Grains {
     pub(crate) fn handle_quarantine(&self, authority: &Authority) {
         let outcome = lock(&self.inner.cache).handle_authority_invalid(authority);
         self.publish_drops(outcome.dropped);
+    }
+
+    pub(crate) fn set_pubsub(&self, pubsub: WeakPubSub) {
+        *lock(&self.inner.pubsub) = Some(pubsub);
+    }
+
+    pub(crate) fn pubsub(&self) -> Option<PubSub> {
+        lock(&self.inner.pubsub).as_ref()?.upgrade()
     }
 
     /// Whether the actor with this PID can be reached, going by the newest view of the cluster.

@@ -16,6 +16,7 @@
 pub mod codec;
 mod delivery;
 mod error;
+mod events;
 mod own_messages;
 mod producer;
 mod subscription;
@@ -23,6 +24,7 @@ mod topic;
 
 pub(crate) use codec::unpack;
 pub use error::{PubSubConfigError, PubSubError};
+pub use events::{EmittedEvent, KindEvents};
 pub use producer::{
     BatchPublisher, BatchingProducer, BatchingProducerConfig, ErrorDecision, ProducerConfigError,
     ProducerError, PublishFailure, PublishReceipt,
@@ -117,6 +119,15 @@ pub struct PubSub {
     inner: Arc<Inner>,
 }
 
+/// The topics, for those whom they hold themselves.
+pub(crate) struct WeakPubSub(Weak<Inner>);
+
+impl WeakPubSub {
+    pub(crate) fn upgrade(&self) -> Option<PubSub> {
+        self.0.upgrade().map(|inner| PubSub { inner })
+    }
+}
+
 struct Inner {
     config: PubSubConfig,
     stream: EventStream,
@@ -174,6 +185,7 @@ impl PubSub {
         let door = Door { pubsub: self.clone(), courier: courier.clone() };
         remote.register(names::ACTOR_PUBSUB_DELIVERY, Arc::new(door))?;
         *lock(&self.inner.open) = Some((grains.clone(), courier));
+        grains.set_pubsub(WeakPubSub(Arc::downgrade(&self.inner)));
         Ok(())
     }
 

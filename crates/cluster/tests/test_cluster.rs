@@ -4,7 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use synod_cluster::grains::{CallError, GrainContext, GrainError, GrainSnapshot, RetryPolicy};
+use bytes::Bytes;
+use synod_cluster::grains::{
+    CallError, Grain, GrainContext, GrainError, GrainKind, GrainSnapshot, RetryPolicy,
+};
+use synod_cluster::pubsub::EmittedEvent;
+use synod_cluster::remote::Message;
 use synod_cluster::{TestCluster, TestClusterBuilder, TestClusterError, grain};
 use tokio::time::Instant;
 
@@ -318,4 +323,58 @@ async fn of_ten_thousand_grains_called_by_all_nodes_at_once_there_is_one_each() 
     let running: usize =
         cluster.running().map(|(_, node)| node.grains().expect("running").activation_counts()["Once"]).sum();
     assert_eq!(running, KEYS);
+}
+
+/// Emits what it is called with.
+struct Sensor;
+
+impl Grain for Sensor {
+    async fn call(
+        &mut self,
+        context: &mut GrainContext,
+        _: i32,
+        argument: Bytes,
+    ) -> Result<Message, GrainError> {
+        let reading = <String as prost::Message>::decode(argument)
+            .map_err(|error| GrainError::invalid_argument(error.to_string()))?;
+        context.emit(&reading).await.map_err(|error| GrainError::internal(error.to_string()))?;
+        Ok(Message::new(&()))
+    }
+}
+
+/// Whoever listens to a kind hears what its grains emit, on whatever node they run, in order for each grain.
+#[tokio::test(start_paused = true)]
+async fn the_grains_of_a_kind_have_a_stream_of_events() {
+    let cluster = TestCluster::builder()
+        .nodes(3)
+        .kind(GrainKind::new("Sensor", |_| Sensor))
+        .start()
+        .await
+        .expect("three nodes");
+    let emit = async |node: usize, sensor: &str, reading: &str| {
+        let grain = cluster.node(node).grain_ref("Sensor", sensor).expect("running");
+        grain.call::<()>(0, &reading.to_owned()).await.expect("an answer");
+    };
+    emit(0, "s0", "nobody hears it").await;
+    let mut listeners = Vec::new();
+    for node in 0..3 {
+        let pubsub = cluster.node(node).pubsub().expect("running");
+        listeners.push(pubsub.events_of("Sensor", 64).await.expect("a stream"));
+    }
+    for turn in 0..2 {
+        for sensor in 0..6 {
+            emit(sensor % 3, &format!("s{sensor}"), &format!("{sensor}.{turn}")).await;
+        }
+    }
+    for events in &mut listeners {
+        let mut heard: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for _ in 0..12 {
+            let EmittedEvent { grain, event } = events.recv().await.expect("an event");
+            assert_eq!(grain.kind(), "Sensor");
+            heard.entry(grain.identity().to_owned()).or_default().push(event.decode().expect("a text"));
+        }
+        let expected =
+            (0..6).map(|sensor| (format!("s{sensor}"), vec![format!("{sensor}.0"), format!("{sensor}.1")]));
+        assert_eq!(heard, expected.collect());
+    }
 }
