@@ -74,6 +74,15 @@ impl Exposition {
             ("drops", "Remembered places that were dropped.", cache.drops),
         ];
         self.counters("synod_grain_cache", &counters);
+        let handovers = grains.handover_counts();
+        let counters = [
+            ("claimed", "Grains that previous hosts were asked for before they started here.", handovers.claimed),
+            ("missed", "Grains that started here though a previous host had not answered.", handovers.missed),
+            ("yielded", "Grains that were yielded to another member.", handovers.yielded),
+            ("duplicates", "Grains that ran here and elsewhere at the same time.", handovers.duplicates),
+            ("states_dropped", "States of grains that were lost.", handovers.snapshots_dropped),
+        ];
+        self.counters("synod_grain_handover", &counters);
         let latencies = grains.latencies();
         let name = "synod_grain_call_duration_seconds";
         self.family(name, "histogram", "How long answered calls of this node took.");

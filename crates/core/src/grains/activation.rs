@@ -361,6 +361,12 @@ impl<R> VirtualActorRegistry<R> {
         }
     }
 
+    /// This node, in this life.
+    #[must_use]
+    pub const fn own(&self) -> &GrainHost {
+        &self.own
+    }
+
     /// How grains have come and gone.
     #[must_use]
     pub const fn handover_counts(&self) -> HandoverCounts {

@@ -52,7 +52,8 @@ pub(super) struct Yielded {
     pub(super) claim: Option<u64>,
     /// Who was given it before.
     went: Option<GrainHost>,
-    /// The roster by which this node would still be the owner. As long as it goes by that, it does not start the grain.
+    /// The generation of the roster by which this node would still be the owner. As long as it goes by that, it does not
+    /// start the grain.
     pub(super) ceded_at: Option<u64>,
 }
 
@@ -76,7 +77,7 @@ impl<R> VirtualActorRegistry<R> {
         if is_claiming && self.own.id < from.id {
             return self.finish(out);
         }
-        let ceded_at = (!is_same_view).then(|| self.history.digest());
+        let ceded_at = (!is_same_view).then(|| self.history.generation());
         self.note_yield(&grain, &from, Some(number), ceded_at, now);
         let Some(entry) = self.entries.get_mut(&grain) else {
             self.answer_claim(&grain, from, number, Vec::new(), now, &mut out);
@@ -265,7 +266,7 @@ impl<R> VirtualActorRegistry<R> {
 
     /// To whom this node yielded a grain that it would own by its roster.
     pub(super) fn ceded(&self, grain: &ClusterIdentity) -> Option<&GrainHost> {
-        let is_ceded = |yielded: &&Yielded| yielded.ceded_at == Some(self.history.digest());
+        let is_ceded = |yielded: &&Yielded| yielded.ceded_at == Some(self.history.generation());
         self.yielded.get(grain).filter(is_ceded).map(|yielded| &yielded.to)
     }
 

@@ -25,6 +25,8 @@ use crate::time::TimerInstant;
 pub(super) struct RosterHistory {
     members: Vec<RosterMember>,
     digest: u64,
+    /// Counts the changes: a roster may come back.
+    generation: u64,
     window: Duration,
     past: VecDeque<PastRoster>,
     /// Addresses of members that went, the oldest first. Whoever comes back from there may have run grains meanwhile.
@@ -44,6 +46,7 @@ impl RosterHistory {
         Self {
             members: Vec::new(),
             digest: 0,
+            generation: 0,
             window,
             past: VecDeque::new(),
             departed: Departed { authorities: BTreeSet::new(), order: VecDeque::new() },
@@ -63,6 +66,7 @@ impl RosterHistory {
             return false;
         }
         self.forget(now);
+        self.generation += 1;
         let until = now + self.window;
         let before = core::mem::replace(&mut self.members, members.to_vec());
         let digest_before = core::mem::replace(&mut self.digest, digest);
@@ -111,6 +115,10 @@ impl RosterHistory {
 
     pub(super) const fn digest(&self) -> u64 {
         self.digest
+    }
+
+    pub(super) const fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// Whether whoever goes by the roster of this digest lags behind.

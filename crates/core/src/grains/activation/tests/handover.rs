@@ -262,6 +262,20 @@ fn who_returns_is_asked_because_it_may_have_run_anything() {
 }
 
 #[test]
+fn a_roster_that_comes_back_gives_back_what_was_ceded() {
+    let chat = path(&[&["one"], AB], &["one", "two"]);
+    let (mut one, mut two) = (node("one", &["one"]), node("two", &["two"]));
+    two.handle_roster(&roster(AB), START);
+    let [(_, claim)] = &claims(&two.handle_activation_request(&chat, "x", START))[..] else { panic!() };
+    one.handle_claim(claim.clone(), START);
+    assert!(refusal(&one.handle_activation_request(&chat, "y", START)).is_some());
+    // `two` came, as `one` hears only now, and went.
+    one.handle_roster(&roster(AB), START);
+    one.handle_roster(&roster(&["one"]), START);
+    assert_eq!(refusal(&one.handle_activation_request(&chat, "y", START)), None);
+}
+
+#[test]
 fn a_go_node_is_never_asked() {
     let go = |name| RosterMember { runtime: PeerRuntime::Protoactor, ..listed(name) };
     let chat = path(&[&["one"], AB], &["one", "two"]);
