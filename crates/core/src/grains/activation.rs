@@ -431,6 +431,10 @@ impl<R> VirtualActorRegistry<R> {
             }
             return;
         }
+        // What this node was about to give away is its own again.
+        if let Some(snapshot) = self.outbox.take(grain).and_then(|parcel| parcel.record.snapshot) {
+            self.keep_newer(grain, snapshot, out);
+        }
         let previous = self.previous_hosts(grain);
         if !previous.is_empty() {
             return self.begin_claim(grain, previous, waiters, now, out);
@@ -446,10 +450,6 @@ impl<R> VirtualActorRegistry<R> {
         waiters: Vec<R>,
         out: &mut ActivationOutcome<R>,
     ) {
-        // What this node was about to give away is its own again.
-        if let Some(snapshot) = self.outbox.take(grain).and_then(|parcel| parcel.record.snapshot) {
-            self.keep_newer(grain, snapshot, out);
-        }
         let snapshot = self.snapshots.get(grain).cloned();
         if self.needs_snapshot(grain) && snapshot.is_none() {
             out.events.push(ActivationEvent::SnapshotMissing { grain: grain.clone() });

@@ -276,6 +276,26 @@ fn a_roster_that_comes_back_gives_back_what_was_ceded() {
 }
 
 #[test]
+fn a_state_on_its_way_out_is_taken_back_when_the_grain_returns() {
+    let chat = path(&[&["one"], AB], &["one", "two"]);
+    let (mut one, mut two) = (node("one", &["one"]), node("two", &["two"]));
+    let old = run(&mut one, &chat, "one:1/a", START);
+    one.handle_roster(&roster(AB), START);
+    let on_its_way = transfers(&one.handle_terminated(&chat, &old, Some(snapshot(4)), START));
+    // It belongs to `one` again, which asks. `two` has nothing yet, and then gets and confirms the state.
+    one.handle_roster(&[listed("one"), RosterMember { kinds: vec![], ..listed("two") }], START);
+    let [(_, claim)] = &claims(&one.handle_activation_request(&chat, "x", START))[..] else { panic!() };
+    two.handle_roster(&roster(AB), START);
+    let nothing = transfers(&two.handle_claim(claim.clone(), START));
+    let out = two.handle_relocation(on_its_way[0].clone(), START);
+    let [ActivationCommand::Confirm { receipt, .. }] = &out.commands[..] else { panic!("{out:?}") };
+    // The receipt overtakes the answer.
+    one.handle_receipt(receipt);
+    let out = one.handle_relocation(nothing[0].clone(), START);
+    assert_eq!(spawn(&out).map(|(_, restored)| restored), Some(Some(4)));
+}
+
+#[test]
 fn a_go_node_is_never_asked() {
     let go = |name| RosterMember { runtime: PeerRuntime::Protoactor, ..listed(name) };
     let chat = path(&[&["one"], AB], &["one", "two"]);
