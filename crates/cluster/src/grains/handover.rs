@@ -206,9 +206,6 @@ impl Relocation {
         }
         let from = from.ok_or("a hand-over of nobody")?.read()?;
         let pid = activation(pid)?;
-        if pid.as_ref().is_some_and(|pid| *pid.authority() != from.authority) {
-            return Err("a hand-over of an activation that ran elsewhere".to_owned());
-        }
         let claim = match claimer {
             Some(claimer) => Some(ClaimId { claimer: member(&claimer)?, number }),
             None => None,
@@ -323,7 +320,6 @@ mod tests {
             Relocation { grain: Some(Grain { kind: "a/b".into(), identity: "c".into() }), ..sound() },
             Relocation { from: None, ..sound() },
             Relocation { from: Some(stranger.clone()), ..sound() },
-            Relocation { pid: Some("two:1/x$1".into()), ..sound() },
             Relocation { pid: Some("no pid".into()), ..sound() },
             Relocation { claimer: Some(String::new()), ..sound() },
             Relocation { before: vec![(&host("three")).into(); BEFORE_MAX + 1], ..sound() },

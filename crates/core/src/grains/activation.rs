@@ -74,6 +74,8 @@ pub struct VirtualActorRegistry<R> {
     yielded: Recent<ClusterIdentity, Yielded>,
     /// Activations elsewhere of whose end this node was told a moment ago.
     ended: Recent<(ClusterIdentity, ActorPid), ()>,
+    /// Those of them that the owner of the grain, who is somebody else, is still to be told of.
+    strays: Recent<ClusterIdentity, ActorPid>,
     past: Past,
     counts: HandoverCounts,
     last_activation: u64,
@@ -136,6 +138,7 @@ impl<R> VirtualActorRegistry<R> {
             outbox: Outbox::new(config.snapshots_bytes_max),
             yielded: Recent::new(RECENT_MAX),
             ended: Recent::new(RECENT_MAX),
+            strays: Recent::new(RECENT_MAX),
             past: Past::default(),
             counts: HandoverCounts::default(),
             last_activation: 0,
@@ -517,6 +520,7 @@ impl<R> VirtualActorRegistry<R> {
         self.history.forget(now);
         self.yielded.forget(now);
         self.ended.forget(now);
+        self.strays.forget(now);
     }
 
     fn finish(&mut self, mut out: ActivationOutcome<R>) -> ActivationOutcome<R> {
@@ -533,7 +537,7 @@ impl<R> VirtualActorRegistry<R> {
             out.events.push(ActivationEvent::Drained);
         }
         let alarms = [self.idle.next(), self.alarms.next(), self.outbox.next()];
-        let forgetting = [self.yielded.next(), self.ended.next()];
+        let forgetting = [self.yielded.next(), self.ended.next(), self.strays.next()];
         out.wake_at = alarms.into_iter().chain(forgetting).flatten().min();
         out
     }

@@ -150,7 +150,7 @@ impl<R> VirtualActorRegistry<R> {
         if !record.claim.as_ref().is_some_and(|claim| self.is_own_claim(grain, claim)) {
             return;
         }
-        let own = self.own.authority.clone();
+        let (own, history) = (&self.own.authority, &self.history);
         let Some(Entry { activation, state: State::Claiming(claim), .. }) = self.entries.get_mut(grain)
         else {
             return;
@@ -161,7 +161,7 @@ impl<R> VirtualActorRegistry<R> {
         let mut next = Vec::new();
         let named = record.went.iter().map(|host| (host, true));
         for (host, is_newer) in named.chain(record.before.iter().take(BEFORE_MAX).map(|host| (host, false))) {
-            if host.authority == own {
+            if host.authority == *own || history.has_left(&host.id) {
                 continue;
             }
             let has_room = claim.asked.len() < ASKED_MAX;
@@ -274,7 +274,8 @@ impl<R> VirtualActorRegistry<R> {
     pub(super) fn previous_hosts(&self, grain: &ClusterIdentity) -> Vec<GrainHost> {
         let mut previous = self.history.previous_owners(grain, self.config.placement, &self.own);
         if let Some(Yielded { to, ceded_at, .. }) = self.yielded.get(grain)
-            && (ceded_at.is_some() || self.history.is_listed(&to.id))
+            // One that this node has not heard of yet may be there all the same.
+            && (self.history.is_listed(&to.id) || ceded_at.is_some() && !self.history.has_left(&to.id))
             && to.authority != self.own.authority
             && previous.iter().all(|host| host.id != to.id)
         {

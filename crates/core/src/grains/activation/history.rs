@@ -130,6 +130,12 @@ impl RosterHistory {
         self.members.iter().any(|member| member.id == *id)
     }
 
+    /// Whether a member was there a moment ago, and is not any more.
+    pub(super) fn has_left(&self, id: &GossipMemberId) -> bool {
+        let was_listed = |past: &PastRoster| past.members.iter().any(|member| member.id == *id);
+        !self.is_listed(id) && self.past.iter().any(was_listed)
+    }
+
     /// The members that may still run `grain`, or hold its state: its owners by the rosters before this one, as far as
     /// they are still there and would understand the question.
     pub(super) fn previous_owners(

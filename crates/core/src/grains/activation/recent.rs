@@ -32,6 +32,10 @@ impl<K: Ord + Clone, V> Recent<K, V> {
         self.values.get(key).map(|(_, value)| value)
     }
 
+    pub(super) fn remove(&mut self, key: &K) -> Option<V> {
+        self.values.remove(key).map(|(_, value)| value)
+    }
+
     pub(super) fn forget(&mut self, now: TimerInstant) {
         while self.next().is_some_and(|until| until <= now) {
             self.drop_front();

@@ -132,6 +132,7 @@ impl<R> VirtualActorRegistry<R> {
             }
             went = (other.id != to.id).then_some(other);
         }
+        let pid = pid.cloned().or_else(|| self.strays.remove(grain));
         if pid.is_none() && snapshot.is_none() {
             return;
         }
@@ -142,7 +143,7 @@ impl<R> VirtualActorRegistry<R> {
         }
         let claim = number.map(|number| ClaimId { claimer: to.id.clone(), number });
         let (grain, from, before) = (grain.clone(), self.own.clone(), Vec::new());
-        let record = RelocationRecord { grain, from, pid: pid.cloned(), snapshot, claim, before, went };
+        let record = RelocationRecord { grain, from, pid, snapshot, claim, before, went };
         self.send_record(to, record, now, out);
     }
 
@@ -185,14 +186,14 @@ impl<R> VirtualActorRegistry<R> {
         }
     }
 
-    /// A state that has come to a node that does not own the grain goes on to the owner.
+    /// What has come to a node that does not own the grain goes on to the owner.
     pub(super) fn misplaced_due(
         &mut self,
         grain: &ClusterIdentity,
         now: TimerInstant,
         out: &mut ActivationOutcome<R>,
     ) {
-        if !self.entries.contains_key(grain) && self.snapshots.get(grain).is_some() {
+        if !self.entries.contains_key(grain) {
             self.pass_on(grain, None, None, now, out);
         }
     }
@@ -215,7 +216,12 @@ impl<R> VirtualActorRegistry<R> {
             return;
         }
         self.ended.insert(&key, (), now + self.config.handover_window);
-        let Some(entry) = self.entries.get(grain) else { return };
+        let Some(entry) = self.entries.get(grain) else {
+            if self.is_misplaced(grain, now) {
+                self.strays.insert(grain, theirs.clone(), now + self.config.handover_window);
+            }
+            return;
+        };
         let kept = entry.state.pid().cloned();
         if !matches!(entry.state, State::Claiming(_)) && kept.as_ref() != Some(theirs) {
             let stopped = theirs.clone();
@@ -250,10 +256,19 @@ impl<R> VirtualActorRegistry<R> {
         let is_idle = entry.is_none();
         let dropped = self.snapshots.keep(grain, snapshot);
         out.tell_drops(dropped);
-        if is_idle && self.next_host(grain).is_some_and(|host| host.id != self.own.id) {
-            // Either the sender lags behind, or this node does. After a while that is clear.
+        if is_idle {
+            self.is_misplaced(grain, now);
+        }
+    }
+
+    /// Whether something about a grain has come to the wrong node. Either its sender lags behind, or this node does; after
+    /// a while that is clear, and it is seen to then.
+    fn is_misplaced(&mut self, grain: &ClusterIdentity, now: TimerInstant) -> bool {
+        let is_misplaced = self.next_host(grain).is_some_and(|host| host.id != self.own.id);
+        if is_misplaced {
             self.alarms.set(&Alarm::Misplaced(grain.clone()), now + self.config.handover_patience);
         }
+        is_misplaced
     }
 
     /// What was on its way to members that are gone goes to whoever hosts it now.

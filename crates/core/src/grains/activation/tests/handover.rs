@@ -296,6 +296,36 @@ fn a_state_on_its_way_out_is_taken_back_when_the_grain_returns() {
 }
 
 #[test]
+fn who_was_given_a_grain_and_left_is_not_waited_for() {
+    let chat = path(&[&["one"], AB], &["one", "two"]);
+    let (mut one, mut two) = (node("one", &["one"]), node("two", &["two"]));
+    two.handle_roster(&roster(AB), START);
+    let [(_, claim)] = &claims(&two.handle_activation_request(&chat, "x", START))[..] else { panic!() };
+    one.handle_claim(claim.clone(), START);
+    one.handle_roster(&roster(AB), START);
+    one.handle_roster(&roster(&["one"]), START);
+    assert!(spawn(&one.handle_activation_request(&chat, "y", START)).is_some());
+}
+
+#[test]
+fn a_report_to_the_wrong_node_goes_on_to_the_owner() {
+    // `one` has run it beside `three`, and takes `two` for the owner.
+    let abc: &[&str] = &["one", "two", "three"];
+    let chat = path(&[&["one"], AB, abc], &["one", "two", "three"]);
+    let (mut one, mut two, mut three) = (node("one", &["one"]), node("two", abc), node("three", abc));
+    let theirs = run(&mut one, &chat, "one:1/a", START);
+    let ours = run(&mut three, &chat, "three:1/a", START);
+    one.handle_roster(&roster(AB), START);
+    let report = transfers(&one.handle_terminated(&chat, &theirs, None, START));
+    assert_eq!(two.handle_relocation(report[0].clone(), START).events, []);
+    let out = two.poll(START + Duration::from_secs(2));
+    let [report] = &transfers(&out)[..] else { panic!("{out:?}") };
+    let out = three.handle_relocation(report.clone(), START);
+    let duplicate = ActivationEvent::Duplicate { grain: chat, kept: Some(ours), stopped: theirs };
+    assert_eq!(out.events, [duplicate]);
+}
+
+#[test]
 fn a_go_node_is_never_asked() {
     let go = |name| RosterMember { runtime: PeerRuntime::Protoactor, ..listed(name) };
     let chat = path(&[&["one"], AB], &["one", "two"]);
