@@ -51,7 +51,7 @@ impl Node {
         let mut config = GrainsConfig::default();
         config.activation.placement = PlacementHash::Synod;
         config.activation.handover_patience = PATIENCE;
-        config.router.retry = RetryPolicy::Fixed { retries: 1000, delay: Duration::from_millis(5) };
+        config.router.retry = RetryPolicy::Fixed { retries: 100, delay: Duration::from_millis(20) };
         let events = stream.subscribe_live();
         let kinds = vec![GrainKind::new("Sum", |_: &ClusterIdentity| Sum(0))];
         let grains = Grains::start(config, kinds, id.clone(), &remote, stream, clock).expect("sound settings");

@@ -297,11 +297,13 @@ impl<R> VirtualActorRegistry<R> {
         let owner = self.owner(grain).filter(|owner| owner.runtime == PeerRuntime::Synod);
         before.extend(owner.map(GrainHost::from));
         before.extend(self.previous_hosts(grain));
-        before.retain(|host| host.authority != self.own.authority && host.id != from.id);
+        let is_there = |host: &GrainHost| host.id != from.id && !self.history.has_left(&host.id);
+        before.retain(|host| host.authority != self.own.authority && is_there(host));
         before.sort();
         before.dedup();
         before.truncate(BEFORE_MAX);
-        let mut went = self.yielded.get(grain).and_then(|yielded| yielded.went.clone());
+        let went = self.yielded.get(grain).and_then(|yielded| yielded.went.clone());
+        let mut went = went.filter(is_there);
         let (pid, snapshot) = match self.outbox.take(grain) {
             Some(parcel) => {
                 // It may have arrived there.

@@ -304,7 +304,20 @@ fn who_was_given_a_grain_and_left_is_not_waited_for() {
     one.handle_claim(claim.clone(), START);
     one.handle_roster(&roster(AB), START);
     one.handle_roster(&roster(&["one"]), START);
-    assert!(spawn(&one.handle_activation_request(&chat, "y", START)).is_some());
+    // Nor is anybody else sent there.
+    let mut three = node("three", &["three"]);
+    three.handle_roster(&roster(&["one", "three"]), START);
+    let mut asked = (0..100).map(|n| grain(&format!("Chat/{n}"))).flat_map(|other| {
+        let out = three.handle_activation_request(&other, "z", START);
+        claims(&out)
+    });
+    let (_, claim) = asked.next().expect("one that may run at the other");
+    let claim = ClaimRecord { grain: chat.clone(), ..claim };
+    let answer = transfers(&one.handle_claim(claim, START));
+    assert_eq!((&answer[0].went, &answer[0].before[..]), (&None, &[][..]));
+    one.handle_roster(&roster(&["one", "four"]), START);
+    one.handle_roster(&roster(&["one"]), START);
+    assert!(claims(&one.handle_activation_request(&chat, "y", START)).iter().all(|(to, _)| *to != host("two")));
 }
 
 #[test]
