@@ -79,15 +79,15 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         let scenario = match args.scenario {
             Story::Membership(scenario) => scenario,
             Story::Grains(scenario) => match run_with_grains(args, seed, scenario, silent) {
-                ExitCode::SUCCESS => continue,
-                failed => return failed,
+                Ok(()) => continue,
+                Err(code) => return code,
             },
         };
         let mut config = SimConfig::new(seed, args.nodes);
         config.network.loss = args.loss;
         let sink = (!silent).then(|| TraceSink::new(print_line));
         match run_scenario(config, scenario, sink) {
-            Ok(report) if args.json => print_json(&report),
+            Ok(report) if args.json => print_json(serde_json::to_string(&report)),
             Ok(report) => summary(&report, started),
             Err(RunError::Setup(error)) => return usage(&error),
             Err(error) => {
@@ -99,24 +99,24 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn run_with_grains(args: &Args, seed: u64, scenario: GrainScenario, silent: bool) -> ExitCode {
+fn run_with_grains(args: &Args, seed: u64, scenario: GrainScenario, silent: bool) -> Result<(), ExitCode> {
     if args.nodes > GRAIN_NODES_MAX {
         eprintln!("{RED}error:{RED:#} a simulation with grains has 1 to {GRAIN_NODES_MAX} nodes, not {}", args.nodes);
-        return ExitCode::from(2);
+        return Err(ExitCode::from(2));
     }
     let mut config = GrainSimConfig::new(seed, args.nodes, scenario);
     if args.loss > 0.0 {
         config.network.loss = args.loss;
     }
     match run_grains(config, (!silent).then(|| TraceSink::new(print_line))) {
-        Ok(report) if args.json => print_json(&report),
+        Ok(report) if args.json => print_json(serde_json::to_string(&report)),
         Ok(report) => grain_summary(&report),
         Err(violation) => {
             failure(args, seed, &violation);
-            return ExitCode::FAILURE;
+            return Err(ExitCode::FAILURE);
         }
     }
-    ExitCode::SUCCESS
+    Ok(())
 }
 
 fn grain_summary(report: &GrainReport) {
@@ -173,8 +173,8 @@ fn summary(report: &Report, started: Instant) {
     );
 }
 
-fn print_json(report: &impl serde::Serialize) {
-    match serde_json::to_string(report) {
+fn print_json(json: serde_json::Result<String>) {
+    match json {
         Ok(json) => println!("{json}"),
         Err(error) => eprintln!("the report could not be printed: {error}"),
     }

@@ -310,7 +310,7 @@ impl<R> VirtualActorRegistry<R> {
                 went = if parcel.to.id == from.id { None } else { Some(parcel.to) };
                 (parcel.record.pid, parcel.record.snapshot)
             }
-            None => (None, self.snapshots.take(grain)),
+            None => (self.strays.remove(grain), self.snapshots.take(grain)),
         };
         let claim = Some(ClaimId { claimer: from.id.clone(), number });
         let (grain, own) = (grain.clone(), self.own.clone());

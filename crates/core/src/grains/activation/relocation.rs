@@ -54,12 +54,13 @@ impl<R> VirtualActorRegistry<R> {
     pub fn handle_relocation(&mut self, record: RelocationRecord, now: TimerInstant) -> ActivationOutcome<R> {
         let mut out = ActivationOutcome::default();
         self.forget(now);
+        if self.leaving {
+            self.send_past(record, now, &mut out);
+            return self.finish(out);
+        }
         let grain = &record.grain;
         if record.is_confirmed() {
-            let version = record.snapshot.as_ref().map(|snapshot| snapshot.version);
-            let (by, pid) = (self.own.id.clone(), record.pid.clone());
-            let receipt = RelocationReceipt { grain: grain.clone(), by, pid, version };
-            out.commands.push(ActivationCommand::Confirm { to: record.from.clone(), receipt });
+            self.confirm(&record, &mut out);
         }
         if let Some(theirs) = &record.pid {
             self.note_end(grain, theirs, now, &mut out);
@@ -145,6 +146,32 @@ impl<R> VirtualActorRegistry<R> {
         let (grain, from, before) = (grain.clone(), self.own.clone(), Vec::new());
         let record = RelocationRecord { grain, from, pid, snapshot, claim, before, went };
         self.send_record(to, record, now, out);
+    }
+
+    fn confirm(&self, record: &RelocationRecord, out: &mut ActivationOutcome<R>) {
+        let version = record.snapshot.as_ref().map(|snapshot| snapshot.version);
+        let (grain, by, pid) = (record.grain.clone(), self.own.id.clone(), record.pid.clone());
+        let receipt = RelocationReceipt { grain, by, pid, version };
+        out.commands.push(ActivationCommand::Confirm { to: record.from.clone(), receipt });
+    }
+
+    /// This node leaves, and somebody who does not know it hands it a grain. It goes on to one who stays; if this node is
+    /// as good as gone, or knows nobody, it is not confirmed, and its sender keeps it.
+    fn send_past(&mut self, record: RelocationRecord, now: TimerInstant, out: &mut ActivationOutcome<R>) {
+        if self.drained || !record.is_confirmed() {
+            return;
+        }
+        let others = self.history.members().iter().filter(|member| {
+            member.id != self.own.id && member.id != record.from.id && member.runtime == PeerRuntime::Synod
+        });
+        let Some(to) = self.config.placement.owner(&record.grain, others).map(GrainHost::from) else { return };
+        self.confirm(&record, out);
+        let known = self.outbox.get(&record.grain).and_then(|parcel| parcel.record.snapshot.as_ref());
+        let version = record.snapshot.as_ref().map(|snapshot| snapshot.version);
+        if known.map(|known| known.version) < version || known.is_none() && version.is_none() {
+            let (from, claim, before, went) = (self.own.clone(), None, Vec::new(), None);
+            self.send_record(to, RelocationRecord { from, claim, before, went, ..record }, now, out);
+        }
     }
 
     /// Keeps a state of this node's own. Of several the newest goes on; an older one is of no use any more.

@@ -339,6 +339,30 @@ fn a_report_to_the_wrong_node_goes_on_to_the_owner() {
 }
 
 #[test]
+fn who_leaves_takes_nothing_with_it_that_others_give_it() {
+    let abc: &[&str] = &["one", "two", "three"];
+    let chat = grain("Chat/a");
+    let (mut two, given) = (node("two", abc), record(&chat, "one", Some("a"), 4));
+    // Something of its own keeps it here for a while: it passes on what it is given, to somebody else.
+    let own = path(&[abc], &["two"]);
+    let running = run(&mut two, &own, "two:1/a", START);
+    two.handle_leave(START);
+    let out = two.handle_relocation(given.clone(), START);
+    let [ActivationCommand::Confirm { .. }, ActivationCommand::Transfer { to, record: passed }] = &out.commands[..]
+    else {
+        panic!("{out:?}")
+    };
+    assert_eq!((to, &passed.snapshot), (&host("three"), &given.snapshot));
+    two.handle_terminated(&own, &running, None, START);
+    assert!(!two.is_drained(), "not before that has arrived");
+    // One that is done does not take anything any more, and its sender keeps it.
+    let mut gone = node("two", abc);
+    gone.handle_leave(START);
+    assert!(gone.is_drained());
+    assert_eq!(gone.handle_relocation(given, START).commands, []);
+}
+
+#[test]
 fn a_go_node_is_never_asked() {
     let go = |name| RosterMember { runtime: PeerRuntime::Protoactor, ..listed(name) };
     let chat = path(&[&["one"], AB], &["one", "two"]);
