@@ -50,7 +50,8 @@ impl Notes {
         found
     }
 
-    /// A pair of which one still runs at the end, the other was stopped in good order long before, and nobody said a word.
+    /// A pair of which one still runs at the end, the other was stopped in good order long before, and nobody said a word of
+    /// it, or of one that went on where it left off.
     pub(super) fn untold(&self) -> Option<(&Life, &Life)> {
         self.overlaps().into_iter().find_map(|(first, second)| {
             let (stopped, kept) = if first.to.is_some() { (first, second) } else { (second, first) };
@@ -58,7 +59,9 @@ impl Notes {
                 && !stopped.is_killed
                 && kept.to.is_none()
                 && !self.told.contains(&stopped.pid);
-            is_silent.then_some((stopped, kept))
+            let is_heir = |heir: &Life| heir.grain == stopped.grain && stopped.to.is_some_and(|to| to <= heir.from);
+            let mut heirs = self.lives.values().filter(|life| is_heir(life));
+            (is_silent && !heirs.any(|heir| self.told.contains(&heir.pid))).then_some((stopped, kept))
         })
     }
 }

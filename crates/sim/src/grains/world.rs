@@ -221,7 +221,8 @@ impl World {
         let up = self.nodes.iter().flatten().filter(|process| !process.is_leaving).count();
         if self.config.scenario == GrainScenario::Moves {
             match is_up {
-                true if up > 1 => self.leave(node),
+                // Who knows nobody that stays has nobody to leave its states to.
+                true if self.knows_a_stayer(node) => self.leave(node),
                 true => {}
                 false => self.start(node),
             }
@@ -250,6 +251,14 @@ impl World {
         }
         let pause = Duration::from_millis(self.rng.u64(200..3000));
         self.schedule(pause, Happening::Fault);
+    }
+
+    fn knows_a_stayer(&self, node: usize) -> bool {
+        let Some(process) = &self.nodes[node] else { return false };
+        self.nodes.iter().enumerate().any(|(other, peer)| {
+            let stays = |peer: &Process| !peer.is_leaving && process.roster.contains(&peer.member);
+            other != node && peer.as_ref().is_some_and(stays)
+        })
     }
 
     fn leave(&mut self, node: usize) {
@@ -394,6 +403,9 @@ impl World {
         for command in out.commands {
             let Some(process) = &self.nodes[node] else { return };
             let (number, own) = (process.number, process.member.clone());
+            if self.trace.is_some() && !matches!(command, ActivationCommand::Announce { .. }) {
+                self.say(Some(node), "command", format!("{command:?}"));
+            }
             match command {
                 ActivationCommand::Spawn { grain, activation, snapshot } => {
                     self.spawn(node, grain, activation, snapshot);
@@ -416,7 +428,8 @@ impl World {
                     self.send(node, &to.authority, Message::Receipt(receipt));
                 }
                 ActivationCommand::Announce { grain, pid } => {
-                    let members = process.roster.clone();
+                    let members = self.nodes[node].as_ref().map(|process| process.roster.clone());
+                    let members = members.unwrap_or_default();
                     for member in members {
                         let (grain, pid) = (grain.clone(), pid.clone());
                         self.send(node, &member.authority, Message::Terminated { grain, pid });
