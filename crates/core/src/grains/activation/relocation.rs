@@ -165,13 +165,14 @@ impl<R> VirtualActorRegistry<R> {
             member.id != self.own.id && member.id != record.from.id && member.runtime == PeerRuntime::Synod
         });
         let Some(to) = self.config.placement.owner(&record.grain, others).map(GrainHost::from) else { return };
-        self.confirm(&record, out);
-        let known = self.outbox.get(&record.grain).and_then(|parcel| parcel.record.snapshot.as_ref());
-        let version = record.snapshot.as_ref().map(|snapshot| snapshot.version);
-        if known.map(|known| known.version) < version || known.is_none() && version.is_none() {
-            let (from, claim, before, went) = (self.own.clone(), None, Vec::new(), None);
-            self.send_record(to, RelocationRecord { from, claim, before, went, ..record }, now, out);
+        let version = |record: &RelocationRecord| record.snapshot.as_ref().map(|snapshot| snapshot.version);
+        // One and the same state may be on its way to its sender, who gives it back before it has confirmed it.
+        if self.outbox.get(&record.grain).is_some_and(|parcel| version(&parcel.record) >= version(&record)) {
+            return;
         }
+        self.confirm(&record, out);
+        let (from, claim, before, went) = (self.own.clone(), None, Vec::new(), None);
+        self.send_record(to, RelocationRecord { from, claim, before, went, ..record }, now, out);
     }
 
     /// Keeps a state of this node's own. Of several the newest goes on; an older one is of no use any more.
@@ -307,11 +308,17 @@ impl<R> VirtualActorRegistry<R> {
         let lost: Vec<_> =
             self.outbox.parcels().filter(is_lost).map(|parcel| parcel.record.grain.clone()).collect();
         for grain in lost {
-            let snapshot = self.outbox.take(&grain).and_then(|parcel| parcel.record.snapshot);
+            let Some(Parcel { record: RelocationRecord { pid, snapshot, .. }, .. }) = self.outbox.take(&grain)
+            else {
+                continue;
+            };
+            if let Some(pid) = pid {
+                self.strays.insert(&grain, pid, now + self.config.handover_window);
+            }
             if let Some(snapshot) = snapshot {
                 self.take_in(&grain, snapshot, now, out);
-                self.misplaced_due(&grain, now, out);
             }
+            self.misplaced_due(&grain, now, out);
         }
     }
 

@@ -363,6 +363,35 @@ fn who_leaves_takes_nothing_with_it_that_others_give_it() {
 }
 
 #[test]
+fn a_state_that_is_given_back_to_one_who_leaves_stays_with_its_sender() {
+    let chat = path(&[AB], &["one"]);
+    let (mut one, three) = (node("one", &["one", "two", "three"]), host("three"));
+    let running = run(&mut one, &path(&[&["one", "two", "three"]], &["one"]), "one:1/b", START);
+    one.handle_relocation(record(&chat, "four", None, 4), START);
+    let out = one.handle_leave(START);
+    let given: Vec<_> = transfers(&out).into_iter().filter(|record| record.grain == chat).collect();
+    assert_eq!((given.len(), running.id()), (1, "b"));
+    // It comes back at once from whoever has it, for a question that was asked before.
+    let back = RelocationRecord { from: three, ..given[0].clone() };
+    assert_eq!(one.handle_relocation(back, START).commands, [], "not confirmed: it would be lost");
+}
+
+#[test]
+fn a_report_to_one_who_dies_goes_to_the_next_owner() {
+    let abc: &[&str] = &["one", "two", "three"];
+    let chat = path(&[&["one", "two"], abc], &["two", "three"]);
+    let (mut one, mut two) = (node("one", &["one"]), node("two", AB));
+    let theirs = run(&mut one, &chat, "one:1/a", START);
+    let ours = run(&mut two, &chat, "two:1/a", START);
+    one.handle_roster(&roster(abc), START);
+    one.handle_terminated(&chat, &theirs, None, START);
+    let out = one.handle_roster(&roster(AB), START);
+    let [report] = &transfers(&out)[..] else { panic!("{out:?}") };
+    let duplicate = ActivationEvent::Duplicate { grain: chat, kept: Some(ours), stopped: theirs };
+    assert_eq!(two.handle_relocation(report.clone(), START).events, [duplicate]);
+}
+
+#[test]
 fn a_go_node_is_never_asked() {
     let go = |name| RosterMember { runtime: PeerRuntime::Protoactor, ..listed(name) };
     let chat = path(&[&["one"], AB], &["one", "two"]);
