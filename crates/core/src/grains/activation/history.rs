@@ -145,7 +145,15 @@ impl RosterHistory {
         own: &GrainHost,
     ) -> Vec<GrainHost> {
         let mut found: Vec<GrainHost> = Vec::new();
-        let past = self.past.iter().rev().filter_map(|past| placement.owner(grain, &past.members));
+        let find = |authority: &Authority| self.members.iter().find(|member| member.authority == *authority);
+        let past = self.past.iter().rev().filter_map(|past| {
+            let owner = placement.owner(grain, &past.members)?;
+            if find(&owner.authority).is_some() {
+                return Some(owner);
+            }
+            // One that left gave its grains to whoever came after it among those it knew.
+            placement.owner(grain, past.members.iter().filter(|member| find(&member.authority).is_some()))
+        });
         let returned = (!self.returned.is_empty())
             .then(|| {
                 let has_returned = |member: &&RosterMember| {
@@ -156,8 +164,7 @@ impl RosterHistory {
             .flatten();
         for owner in past.chain(returned) {
             // It may live on under another id.
-            let known = self.members.iter().find(|member| member.authority == owner.authority);
-            if let Some(member) = known
+            if let Some(member) = find(&owner.authority)
                 && member.authority != own.authority
                 && member.runtime == PeerRuntime::Synod
                 && found.iter().all(|other| other.id != member.id)
@@ -286,6 +293,19 @@ mod tests {
         history.forget(at(60));
         history.advance(&[member("a"), member("b"), member("c")], &own, at(60));
         assert_eq!(names(&history, "a"), ["b", "c"]);
+    }
+
+    #[test]
+    fn the_heir_of_one_that_left_is_asked_by_one_that_it_did_not_know() {
+        let mut history = RosterHistory::new(Duration::from_secs(10));
+        // `a` is new; `b` leaves before it has heard of that, and gives everything to `c`.
+        history.advance(&[member("a"), member("b"), member("c")], &own_host("a"), at(0));
+        history.advance(&[member("a"), member("c")], &own_host("a"), at(1));
+        for n in 0..20 {
+            let grain = ClusterIdentity::new("Chat", &format!("{n}")).expect("a name");
+            let asked = history.previous_owners(&grain, PlacementHash::Synod, &own_host("a"));
+            assert_eq!(asked, [own_host("c")]);
+        }
     }
 
     #[test]

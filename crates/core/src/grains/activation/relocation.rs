@@ -126,14 +126,21 @@ impl<R> VirtualActorRegistry<R> {
             return out.tell_drops(dropped);
         }
         // What is still on its way may be newer.
-        let mut went = None;
+        let (mut went, mut pid) = (None, pid.cloned());
         if let Some(Parcel { to: other, record, .. }) = self.outbox.take(grain) {
+            match record.pid {
+                Some(earlier) if pid.is_some() => {
+                    self.strays.insert(grain, earlier, now + self.config.handover_window);
+                    self.alarms.set(&Alarm::Misplaced(grain.clone()), now + self.config.handover_patience);
+                }
+                earlier => pid = pid.or(earlier),
+            }
             if snapshot.as_ref().map(|known| known.version) < record.snapshot.as_ref().map(|known| known.version) {
                 snapshot = record.snapshot;
             }
             went = (other.id != to.id).then_some(other);
         }
-        let pid = pid.cloned().or_else(|| self.strays.remove(grain));
+        let pid = pid.or_else(|| self.strays.remove(grain));
         if pid.is_none() && snapshot.is_none() {
             return;
         }
