@@ -51,7 +51,7 @@ impl Notes {
     }
 
     /// A pair of which one still runs at the end, the other was stopped in good order long before, and nobody said a word of
-    /// it, or of one that went on where it left off.
+    /// it, or of one that went on where it left off. Who is killed takes what it knew with it.
     pub(super) fn untold(&self) -> Option<(&Life, &Life)> {
         self.overlaps().into_iter().find_map(|(first, second)| {
             let (stopped, kept) = if first.to.is_some() { (first, second) } else { (second, first) };
@@ -61,7 +61,7 @@ impl Notes {
                 && !self.told.contains(&stopped.pid);
             let is_heir = |heir: &Life| heir.grain == stopped.grain && stopped.to.is_some_and(|to| to <= heir.from);
             let mut heirs = self.lives.values().filter(|life| is_heir(life));
-            (is_silent && !heirs.any(|heir| self.told.contains(&heir.pid))).then_some((stopped, kept))
+            (is_silent && !heirs.any(|heir| heir.is_killed || self.told.contains(&heir.pid))).then_some((stopped, kept))
         })
     }
 }

@@ -203,6 +203,19 @@ impl<R> VirtualActorRegistry<R> {
             settled.push(grain.clone());
         }
         for grain in settled {
+            // Whoever comes after them may have what they had.
+            let heirs = self.previous_hosts(&grain);
+            let Some(Entry { activation, state: State::Claiming(claim), .. }) = self.entries.get_mut(&grain)
+            else {
+                continue;
+            };
+            let (activation, asked) = (*activation, &mut claim.asked);
+            let is_new = |host: &GrainHost| asked.iter().all(|asked| asked.host.id != host.id);
+            let heirs: Vec<_> = heirs.into_iter().filter(is_new).collect();
+            asked.extend(heirs.iter().cloned().map(Asked::new));
+            for host in heirs {
+                self.ask(&grain, activation, host, out);
+            }
             self.settle_claim(&grain, out);
         }
     }

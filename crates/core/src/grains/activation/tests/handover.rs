@@ -392,6 +392,24 @@ fn a_report_to_one_who_dies_goes_to_the_next_owner() {
 }
 
 #[test]
+fn when_the_one_that_was_asked_leaves_its_heir_is_asked() {
+    // `two` is new and asks `one`, which has just left everything to `three` and goes.
+    let abc: &[&str] = &["one", "two", "three"];
+    let chat = path(&[&["one", "three"], abc], &["one", "two"]);
+    let mut two = node("two", &["two"]);
+    two.handle_roster(&roster(abc), START);
+    let out = two.handle_activation_request(&chat, "x", START);
+    assert_eq!(claims(&out).iter().map(|(to, _)| to.clone()).collect::<Vec<_>>(), [host("one")]);
+    let out = two.handle_roster(&roster(&["two", "three"]), START);
+    assert_eq!(claims(&out).iter().map(|(to, _)| to.clone()).collect::<Vec<_>>(), [host("three")]);
+    let (_, claim) = &claims(&out)[0];
+    let claim = Some(ClaimId { claimer: id("two#1"), number: claim.number });
+    let answer = RelocationRecord { claim, ..record(&chat, "three", None, 8) };
+    let out = two.handle_relocation(answer, START);
+    assert_eq!(spawn(&out).map(|(_, restored)| restored), Some(Some(8)));
+}
+
+#[test]
 fn a_go_node_is_never_asked() {
     let go = |name| RosterMember { runtime: PeerRuntime::Protoactor, ..listed(name) };
     let chat = path(&[&["one"], AB], &["one", "two"]);
