@@ -55,6 +55,8 @@ pub(super) struct Yielded {
     /// The generation of the roster by which this node would still be the owner. As long as it goes by that, it does not
     /// start the grain.
     pub(super) ceded_at: Option<u64>,
+    /// Whether it was given back since. Then it may start here, once the other was asked.
+    pub(super) is_back: bool,
 }
 
 impl<R> VirtualActorRegistry<R> {
@@ -273,13 +275,15 @@ impl<R> VirtualActorRegistry<R> {
         let went = self.yielded.get(grain).and_then(|known| {
             if known.to.id == to.id { known.went.clone() } else { Some(known.to.clone()) }
         });
-        let yielded = Yielded { to: to.clone(), claim, went, ceded_at };
+        let yielded = Yielded { to: to.clone(), claim, went, ceded_at, is_back: false };
         self.yielded.insert(grain, yielded, now + self.config.handover_window);
     }
 
     /// To whom this node yielded a grain that it would own by its roster.
     pub(super) fn ceded(&self, grain: &ClusterIdentity) -> Option<&GrainHost> {
-        let is_ceded = |yielded: &&Yielded| yielded.ceded_at == Some(self.history.generation());
+        let is_ceded = |yielded: &&Yielded| {
+            !yielded.is_back && yielded.ceded_at == Some(self.history.generation())
+        };
         self.yielded.get(grain).filter(is_ceded).map(|yielded| &yielded.to)
     }
 

@@ -32,6 +32,10 @@ impl<K: Ord + Clone, V> Recent<K, V> {
         self.values.get(key).map(|(_, value)| value)
     }
 
+    pub(super) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        self.values.get_mut(key).map(|(_, value)| value)
+    }
+
     pub(super) fn remove(&mut self, key: &K) -> Option<V> {
         self.values.remove(key).map(|(_, value)| value)
     }

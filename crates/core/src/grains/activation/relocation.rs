@@ -63,7 +63,7 @@ impl<R> VirtualActorRegistry<R> {
             self.confirm(&record, &mut out);
         }
         if let Some(theirs) = &record.pid {
-            self.note_end(grain, theirs, now, &mut out);
+            self.note_end(grain, theirs, &record.from, now, &mut out);
         }
         if let Some(snapshot) = record.snapshot.clone() {
             self.take_in(grain, snapshot, now, &mut out);
@@ -243,6 +243,7 @@ impl<R> VirtualActorRegistry<R> {
         &mut self,
         grain: &ClusterIdentity,
         theirs: &ActorPid,
+        from: &GrainHost,
         now: TimerInstant,
         out: &mut ActivationOutcome<R>,
     ) {
@@ -251,6 +252,10 @@ impl<R> VirtualActorRegistry<R> {
             return;
         }
         self.ended.insert(&key, (), now + self.config.handover_window);
+        // A newcomer may be gone again before this node has heard of it.
+        if let Some(yielded) = self.yielded.get_mut(grain).filter(|yielded| yielded.to.id == from.id) {
+            yielded.is_back = true;
+        }
         let Some(entry) = self.entries.get(grain) else {
             if self.is_misplaced(grain, now) {
                 self.strays.insert(grain, theirs.clone(), now + self.config.handover_window);

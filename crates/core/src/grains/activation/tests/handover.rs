@@ -410,6 +410,22 @@ fn when_the_one_that_was_asked_leaves_its_heir_is_asked() {
 }
 
 #[test]
+fn what_is_given_back_may_start_again_though_the_roster_has_not_changed() {
+    // `two` comes, takes the grain, and leaves again before `one` has heard of it.
+    let chat = path(&[&["one"], AB], &["one", "two"]);
+    let (mut one, mut two) = (node("one", &["one"]), node("two", &["two"]));
+    two.handle_roster(&roster(AB), START);
+    let [(_, claim)] = &claims(&two.handle_activation_request(&chat, "x", START))[..] else { panic!() };
+    one.handle_claim(claim.clone(), START);
+    assert!(refusal(&one.handle_activation_request(&chat, "y", START)).is_some());
+    one.handle_relocation(record(&chat, "two", Some("a"), 3), START);
+    let out = one.handle_activation_request(&chat, "y", START);
+    assert_eq!((refusal(&out), claims(&out).len()), (None, 1), "it asks, in case that was an old word");
+    let silent = one.poll(START + Duration::from_secs(2));
+    assert_eq!(spawn(&silent).map(|(_, restored)| restored), Some(Some(3)));
+}
+
+#[test]
 fn a_go_node_is_never_asked() {
     let go = |name| RosterMember { runtime: PeerRuntime::Protoactor, ..listed(name) };
     let chat = path(&[&["one"], AB], &["one", "two"]);
