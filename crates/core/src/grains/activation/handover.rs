@@ -313,6 +313,14 @@ impl<R> VirtualActorRegistry<R> {
     ) {
         let owner = self.owner(grain).filter(|owner| owner.runtime == PeerRuntime::Synod);
         before.extend(owner.map(GrainHost::from));
+        // Who comes after both, if one of them left and came back before others had noticed.
+        if self.history.is_recent() {
+            let others = self.history.members().iter().filter(|member| {
+                let is_one_of_us = [&self.own.authority, &from.authority].contains(&&member.authority);
+                !is_one_of_us && member.runtime == PeerRuntime::Synod
+            });
+            before.extend(self.config.placement.owner(grain, others).map(GrainHost::from));
+        }
         before.extend(self.previous_hosts(grain));
         let is_there = |host: &GrainHost| host.id != from.id && !self.history.has_left(&host.id);
         before.retain(|host| host.authority != self.own.authority && is_there(host));

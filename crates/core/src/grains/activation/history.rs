@@ -130,6 +130,11 @@ impl RosterHistory {
         self.members.iter().any(|member| member.id == *id)
     }
 
+    /// Whether the roster has changed a moment ago.
+    pub(super) fn is_recent(&self) -> bool {
+        !self.past.is_empty()
+    }
+
     /// Whether a member was there a moment ago, and is not any more.
     pub(super) fn has_left(&self, id: &GossipMemberId) -> bool {
         let was_listed = |past: &PastRoster| past.members.iter().any(|member| member.id == *id);
