@@ -19,7 +19,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Sum(u64);
 
 impl Grain for Sum {
-    async fn activate(&mut self, _: &mut GrainContext, snapshot: Option<GrainSnapshot>) -> Result<(), GrainError> {
+    async fn activate(
+        &mut self,
+        _: &mut GrainContext,
+        snapshot: Option<GrainSnapshot>,
+    ) -> Result<(), GrainError> {
         self.0 = snapshot.map_or(0, |snapshot| snapshot.version);
         Ok(())
     }
@@ -54,7 +58,8 @@ impl Node {
         config.router.retry = RetryPolicy::Fixed { retries: 100, delay: Duration::from_millis(20) };
         let events = stream.subscribe_live();
         let kinds = vec![GrainKind::new("Sum", |_: &ClusterIdentity| Sum(0))];
-        let grains = Grains::start(config, kinds, id.clone(), &remote, stream, clock).expect("sound settings");
+        let grains =
+            Grains::start(config, kinds, id.clone(), &remote, stream, clock).expect("sound settings");
         let (authority, kinds) = (remote.authority().clone(), vec!["Sum".to_owned()]);
         let member = RosterMember { id, authority, kinds, runtime: PeerRuntime::Synod };
         Self { member, grains, remote, events }

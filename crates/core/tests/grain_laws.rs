@@ -13,9 +13,9 @@ use proptest::{prop_assert, prop_assert_eq};
 use synod_core::gossip::GossipMemberId;
 use synod_core::grains::{
     ActivationCommand, ActivationConfig, ActivationId, ActivationOutcome, ActorPid, Answer, AttemptFailure,
-    CallEnd, CallRequest, ClaimId, ClusterIdentity, CorrelationId, GrainHost, GrainKindConfig, GrainRpcRouter,
-    GrainSnapshot, PidCache, PidCacheConfig, PlacementHash, RetryPolicy, RouterCommand, RouterConfig, RouterOutcome,
-    VirtualActorRegistry,
+    CallEnd, CallRequest, ClaimId, ClusterIdentity, CorrelationId, GrainHost, GrainKindConfig,
+    GrainRpcRouter, GrainSnapshot, PidCache, PidCacheConfig, PlacementHash, RetryPolicy, RouterCommand,
+    RouterConfig, RouterOutcome, VirtualActorRegistry,
 };
 use synod_core::outbound::OverflowPolicy;
 use synod_core::roster::{PeerRuntime, RosterMember};

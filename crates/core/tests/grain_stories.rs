@@ -11,8 +11,8 @@ use synod_core::grains::{
     ActivationCommand, ActivationConfig, ActivationEvent, ActivationOutcome, ActivationRefusal, ActorPid,
     Answer, AttemptFailure, CallEnd, CallRequest, ClaimId, ClaimRecord, ClusterIdentity, ClusterView,
     CorrelationId, GrainHost, GrainKindConfig, GrainRpcRouter, GrainSnapshot, PidCache, PidCacheConfig,
-    PlacementHash, RelocationReceipt, RelocationRecord, ResolveResult, Resolver, RetryPolicy, RouterCommand, RouterConfig, RouterOutcome,
-    ViewVersion, VirtualActorRegistry,
+    PlacementHash, RelocationReceipt, RelocationRecord, ResolveResult, Resolver, RetryPolicy, RouterCommand,
+    RouterConfig, RouterOutcome, ViewVersion, VirtualActorRegistry,
 };
 use synod_core::roster::{PeerRuntime, RosterMember};
 use synod_core::{Authority, TimerInstant};

@@ -18,9 +18,7 @@ mod report;
 mod scenario;
 mod world;
 
-pub use grains::{
-    GRAIN_NODES_MAX, GrainReport, GrainScenario, GrainSimConfig, GrainViolation, run_grains,
-};
+pub use grains::{GRAIN_NODES_MAX, GrainReport, GrainScenario, GrainSimConfig, GrainViolation, run_grains};
 pub use invariants::Violation;
 pub use network::NetworkConfig;
 pub use report::{Report, TraceLine, TraceSink};

@@ -101,7 +101,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn run_with_grains(args: &Args, seed: u64, scenario: GrainScenario, silent: bool) -> Result<(), ExitCode> {
     if args.nodes > GRAIN_NODES_MAX {
-        eprintln!("{RED}error:{RED:#} a simulation with grains has 1 to {GRAIN_NODES_MAX} nodes, not {}", args.nodes);
+        eprintln!(
+            "{RED}error:{RED:#} a simulation with grains has 1 to {GRAIN_NODES_MAX} nodes, not {}",
+            args.nodes
+        );
         return Err(ExitCode::from(2));
     }
     let mut config = GrainSimConfig::new(seed, args.nodes, scenario);
@@ -214,7 +217,9 @@ fn scenario() -> impl TypedValueParser<Value = Story> {
         Story::all().map(|story| clap::builder::PossibleValue::new(story.name()).help(story.summary())),
     );
     names.try_map(|name| {
-        Story::all().find(|story| story.name() == name).ok_or_else(|| format!("there is no scenario {name:?}"))
+        Story::all()
+            .find(|story| story.name() == name)
+            .ok_or_else(|| format!("there is no scenario {name:?}"))
     })
 }
 

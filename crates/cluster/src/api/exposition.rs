@@ -76,7 +76,11 @@ impl Exposition {
         self.counters("synod_grain_cache", &counters);
         let handovers = grains.handover_counts();
         let counters = [
-            ("claimed", "Grains that previous hosts were asked for before they started here.", handovers.claimed),
+            (
+                "claimed",
+                "Grains that previous hosts were asked for before they started here.",
+                handovers.claimed,
+            ),
             ("missed", "Grains that started here though a previous host had not answered.", handovers.missed),
             ("yielded", "Grains that were yielded to another member.", handovers.yielded),
             ("duplicates", "Grains that ran here and elsewhere at the same time.", handovers.duplicates),

@@ -299,7 +299,12 @@ mod tests {
         let (grain, by) = (grain(), host("one").id);
         let claim = ClaimId { claimer: host("two").id, number: u64::MAX };
         let messages = [
-            HandoverMessage::Claim(ClaimRecord { grain: grain.clone(), from: host("two"), number: 1, roster: 2 }),
+            HandoverMessage::Claim(ClaimRecord {
+                grain: grain.clone(),
+                from: host("two"),
+                number: 1,
+                roster: 2,
+            }),
             HandoverMessage::Outdated { grain: grain.clone(), claim, by: by.clone() },
             HandoverMessage::Relocation(relocation()),
             HandoverMessage::Relocation(nothing),
@@ -313,7 +318,8 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        let sound = || -> Relocation { decoded(&HandoverMessage::Relocation(relocation()).write()).expect("sound") };
+        let sound =
+            || -> Relocation { decoded(&HandoverMessage::Relocation(relocation()).write()).expect("sound") };
         let stranger = Host { id: "one#1".into(), authority: "nowhere".into() };
         let cases = [
             Relocation { grain: None, ..sound() },

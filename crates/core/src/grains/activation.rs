@@ -430,7 +430,11 @@ impl<R> VirtualActorRegistry<R> {
         let max = self.config.activations_max;
         if self.entries.len() >= max {
             for waiter in waiters {
-                out.refuse(waiter, grain, ActivationRefusal::TooManyActivations { grain: grain.clone(), max });
+                out.refuse(
+                    waiter,
+                    grain,
+                    ActivationRefusal::TooManyActivations { grain: grain.clone(), max },
+                );
             }
             return;
         }

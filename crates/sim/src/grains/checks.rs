@@ -59,9 +59,11 @@ impl Notes {
                 && !stopped.is_killed
                 && kept.to.is_none()
                 && !self.told.contains(&stopped.pid);
-            let is_heir = |heir: &Life| heir.grain == stopped.grain && stopped.to.is_some_and(|to| to <= heir.from);
+            let is_heir =
+                |heir: &Life| heir.grain == stopped.grain && stopped.to.is_some_and(|to| to <= heir.from);
             let mut heirs = self.lives.values().filter(|life| is_heir(life));
-            (is_silent && !heirs.any(|heir| heir.is_killed || self.told.contains(&heir.pid))).then_some((stopped, kept))
+            (is_silent && !heirs.any(|heir| heir.is_killed || self.told.contains(&heir.pid)))
+                .then_some((stopped, kept))
         })
     }
 }

@@ -73,7 +73,8 @@ impl Process {
         let sound = "settings of the simulator are sound";
         Self {
             number,
-            registry: VirtualActorRegistry::new(GrainHost::from(&member), vec![kind], activation).expect(sound),
+            registry: VirtualActorRegistry::new(GrainHost::from(&member), vec![kind], activation)
+                .expect(sound),
             router: GrainRpcRouter::new(router, seed).expect(sound),
             cache: PidCache::new(PidCacheConfig::default()).expect(sound),
             member,

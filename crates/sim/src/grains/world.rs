@@ -7,8 +7,8 @@ use std::time::Duration;
 use synod_core::gossip::GossipMemberId;
 use synod_core::grains::{
     ActivationCommand, ActivationEvent, ActivationId, ActivationOutcome, ActorPid, Answer, AttemptFailure,
-    CallEnd, CallRequest, ClaimId, ClaimRecord, ClusterIdentity, GrainSnapshot,
-    RelocationReceipt, RelocationRecord, RouterCommand, RouterOutcome,
+    CallEnd, CallRequest, ClaimId, ClaimRecord, ClusterIdentity, GrainSnapshot, RelocationReceipt,
+    RelocationRecord, RouterCommand, RouterOutcome,
 };
 use synod_core::roster::RosterMember;
 use synod_core::{Authority, TimerInstant};
@@ -160,8 +160,12 @@ impl World {
                     self.do_activations(node, out);
                 }
             }
-            Happening::TurnDone { node, process, pid, request } => self.turn_done(node, process, &pid, request),
-            Happening::Roster { node, process, change, members } => self.hear(node, process, change, &members),
+            Happening::TurnDone { node, process, pid, request } => {
+                self.turn_done(node, process, &pid, request)
+            }
+            Happening::Roster { node, process, change, members } => {
+                self.hear(node, process, change, &members)
+            }
             Happening::Gone { node, process } => {
                 if self.process(node, process).is_some() && self.listed.remove(&node).is_some() {
                     self.say(Some(node), "leave", "it is gone".to_owned());
@@ -239,7 +243,8 @@ impl World {
                 4 => {
                     let group: Vec<_> = (0..self.nodes.len()).filter(|_| self.rng.u32(..3) == 0).collect();
                     self.say(None, "partition", format!("cut off: {group:?}"));
-                    self.sides = (0..self.nodes.len()).map(|node| usize::from(group.contains(&node))).collect();
+                    self.sides =
+                        (0..self.nodes.len()).map(|node| usize::from(group.contains(&node))).collect();
                     self.network.partition(&[group]);
                     self.spread(1000, 4000);
                 }
@@ -312,7 +317,9 @@ impl World {
 
     fn hear(&mut self, node: usize, process: u64, change: u64, members: &[RosterMember]) {
         let now = self.time();
-        let Some(running) = self.process(node, process).filter(|running| running.heard < change) else { return };
+        let Some(running) = self.process(node, process).filter(|running| running.heard < change) else {
+            return;
+        };
         running.heard = change;
         let before = std::mem::replace(&mut running.roster, members.to_vec());
         drop(running.cache.handle_roster(members, PLACEMENT));
@@ -348,7 +355,7 @@ impl World {
         let Some(process) = &mut self.nodes[node] else { return };
         let overdue = process.calls.values().any(|deadline| *deadline + Duration::from_millis(1) < now);
         let deadline = now + time;
-        let request = CallRequest { grain: grain(name), deadline, schema_min: 1, retry: None };
+        let request = CallRequest { grain: grain(name), deadline, schema_min: 1, retry: None, known: None };
         let (call, out) = process.router.call(request, now);
         process.calls.insert(call, deadline);
         self.report.calls += 1;
@@ -416,7 +423,9 @@ impl World {
                         self.advance(node, number, &pid);
                     }
                 }
-                ActivationCommand::Claim { to, claim } => self.send(node, &to.authority, Message::Claim(claim)),
+                ActivationCommand::Claim { to, claim } => {
+                    self.send(node, &to.authority, Message::Claim(claim))
+                }
                 ActivationCommand::Outdated { to, grain, number } => {
                     let claim = ClaimId { claimer: to.id, number };
                     self.send(node, &to.authority, Message::Outdated { grain, claim, by: own.id });
@@ -494,7 +503,8 @@ impl World {
             started: self.now,
             number,
         };
-        let life = Life { grain: grain.clone(), pid: pid.clone(), from: actor.started, to: None, is_killed: false };
+        let life =
+            Life { grain: grain.clone(), pid: pid.clone(), from: actor.started, to: None, is_killed: false };
         process.actors.insert(pid.clone(), actor);
         let process = process.number;
         self.say(Some(node), "spawn", pid.to_string());

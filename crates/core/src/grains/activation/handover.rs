@@ -143,11 +143,7 @@ impl<R> VirtualActorRegistry<R> {
     }
 
     /// `from` has answered; whoever it names is asked too.
-    pub(super) fn note_answer(
-        &mut self,
-        record: &RelocationRecord,
-        out: &mut ActivationOutcome<R>,
-    ) {
+    pub(super) fn note_answer(&mut self, record: &RelocationRecord, out: &mut ActivationOutcome<R>) {
         let grain = &record.grain;
         if !record.claim.as_ref().is_some_and(|claim| self.is_own_claim(grain, claim)) {
             return;
@@ -158,7 +154,9 @@ impl<R> VirtualActorRegistry<R> {
             return;
         };
         let activation = *activation;
-        let Some(asked) = claim.asked.iter_mut().find(|asked| asked.host.id == record.from.id) else { return };
+        let Some(asked) = claim.asked.iter_mut().find(|asked| asked.host.id == record.from.id) else {
+            return;
+        };
         asked.is_answered = true;
         let mut next = Vec::new();
         let named = record.went.iter().map(|host| (host, true));
@@ -186,11 +184,7 @@ impl<R> VirtualActorRegistry<R> {
     }
 
     /// These members are gone: they will not answer.
-    pub(super) fn note_gone(
-        &mut self,
-        gone: &[GossipMemberId],
-        out: &mut ActivationOutcome<R>,
-    ) {
+    pub(super) fn note_gone(&mut self, gone: &[GossipMemberId], out: &mut ActivationOutcome<R>) {
         if gone.is_empty() {
             return;
         }
@@ -198,7 +192,8 @@ impl<R> VirtualActorRegistry<R> {
         for (grain, entry) in &mut self.entries {
             let State::Claiming(claim) = &mut entry.state else { continue };
             let Claim { asked, silent, .. } = &mut **claim;
-            for asked in asked.iter_mut().filter(|asked| !asked.is_answered && gone.contains(&asked.host.id)) {
+            for asked in asked.iter_mut().filter(|asked| !asked.is_answered && gone.contains(&asked.host.id))
+            {
                 asked.is_answered = true;
                 silent.push(asked.host.id.clone());
             }
@@ -272,18 +267,18 @@ impl<R> VirtualActorRegistry<R> {
         ceded_at: Option<u64>,
         now: TimerInstant,
     ) {
-        let went = self.yielded.get(grain).and_then(|known| {
-            if known.to.id == to.id { known.went.clone() } else { Some(known.to.clone()) }
-        });
+        let went = self
+            .yielded
+            .get(grain)
+            .and_then(|known| if known.to.id == to.id { known.went.clone() } else { Some(known.to.clone()) });
         let yielded = Yielded { to: to.clone(), claim, went, ceded_at, is_back: false };
         self.yielded.insert(grain, yielded, now + self.config.handover_window);
     }
 
     /// To whom this node yielded a grain that it would own by its roster.
     pub(super) fn ceded(&self, grain: &ClusterIdentity) -> Option<&GrainHost> {
-        let is_ceded = |yielded: &&Yielded| {
-            !yielded.is_back && yielded.ceded_at == Some(self.history.generation())
-        };
+        let is_ceded =
+            |yielded: &&Yielded| !yielded.is_back && yielded.ceded_at == Some(self.history.generation());
         self.yielded.get(grain).filter(is_ceded).map(|yielded| &yielded.to)
     }
 

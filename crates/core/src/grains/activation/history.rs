@@ -55,12 +55,7 @@ impl RosterHistory {
     }
 
     /// Goes by `members` from now on. Returns whether that is a change.
-    pub(super) fn advance(
-        &mut self,
-        members: &[RosterMember],
-        own: &GrainHost,
-        now: TimerInstant,
-    ) -> bool {
+    pub(super) fn advance(&mut self, members: &[RosterMember], own: &GrainHost, now: TimerInstant) -> bool {
         let digest = digest(members);
         if digest == self.digest {
             return false;

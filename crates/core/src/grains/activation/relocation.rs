@@ -122,7 +122,8 @@ impl<R> VirtualActorRegistry<R> {
         let mut snapshot = self.snapshots.take(grain);
         if self.is_foreign(&to.id) {
             // Kept here it would only grow stale, and be taken for the truth when the grain returns.
-            let dropped = snapshot.map(|snapshot| (grain.clone(), snapshot.version, SnapshotDrop::ForeignHost));
+            let dropped =
+                snapshot.map(|snapshot| (grain.clone(), snapshot.version, SnapshotDrop::ForeignHost));
             return out.tell_drops(dropped);
         }
         // What is still on its way may be newer.
@@ -135,7 +136,9 @@ impl<R> VirtualActorRegistry<R> {
                 }
                 earlier => pid = pid.or(earlier),
             }
-            if snapshot.as_ref().map(|known| known.version) < record.snapshot.as_ref().map(|known| known.version) {
+            if snapshot.as_ref().map(|known| known.version)
+                < record.snapshot.as_ref().map(|known| known.version)
+            {
                 snapshot = record.snapshot;
             }
             went = (other.id != to.id).then_some(other);
@@ -171,7 +174,9 @@ impl<R> VirtualActorRegistry<R> {
         let others = self.history.members().iter().filter(|member| {
             member.id != self.own.id && member.id != record.from.id && member.runtime == PeerRuntime::Synod
         });
-        let Some(to) = self.config.placement.owner(&record.grain, others).map(GrainHost::from) else { return };
+        let Some(to) = self.config.placement.owner(&record.grain, others).map(GrainHost::from) else {
+            return;
+        };
         let version = |record: &RelocationRecord| record.snapshot.as_ref().map(|snapshot| snapshot.version);
         // One and the same state may be on its way to its sender, who gives it back before it has confirmed it.
         if self.outbox.get(&record.grain).is_some_and(|parcel| version(&parcel.record) >= version(&record)) {
@@ -282,7 +287,8 @@ impl<R> VirtualActorRegistry<R> {
             return out.tell_drops([(grain.clone(), version, SnapshotDrop::UnknownKind)]);
         }
         let entry = self.entries.get(grain);
-        if let Some(State::Spawning { restored } | State::Active { restored, .. }) = entry.map(|entry| &entry.state)
+        if let Some(State::Spawning { restored } | State::Active { restored, .. }) =
+            entry.map(|entry| &entry.state)
         {
             // The one it was started from comes twice when its receipt was lost.
             if restored.is_none_or(|restored| restored < version) {
@@ -320,7 +326,8 @@ impl<R> VirtualActorRegistry<R> {
         let lost: Vec<_> =
             self.outbox.parcels().filter(is_lost).map(|parcel| parcel.record.grain.clone()).collect();
         for grain in lost {
-            let Some(Parcel { record: RelocationRecord { pid, snapshot, .. }, .. }) = self.outbox.take(&grain)
+            let Some(Parcel { record: RelocationRecord { pid, snapshot, .. }, .. }) =
+                self.outbox.take(&grain)
             else {
                 continue;
             };

@@ -306,7 +306,9 @@ fn a_grain_that_belongs_elsewhere_is_handed_over_with_its_state() {
 
     // It is sent again until the new host has it.
     let out = registry.poll(at(501));
-    assert!(matches!(&out.commands[..], [ActivationCommand::Transfer { record: again, .. }] if *again == record));
+    assert!(
+        matches!(&out.commands[..], [ActivationCommand::Transfer { record: again, .. }] if *again == record)
+    );
     let kinds = vec![GrainKindConfig::new("Chat")];
     let mut two = VirtualActorRegistry::<&str>::new(host("two"), kinds, config()).expect("sound settings");
     // The state is faster than the roster, and comes twice.
@@ -479,7 +481,8 @@ fn a_node_that_leaves_drains() {
     };
     registry.handle_receipt(&receipt(&kept.grain, None, Some(1)));
     registry.handle_receipt(&receipt(&a, Some(running), Some(5)));
-    registry.handle_receipt(&RelocationReceipt { by: id("two#2"), ..receipt(&b, Some(pid("one:1/b")), None) });
+    registry
+        .handle_receipt(&RelocationReceipt { by: id("two#2"), ..receipt(&b, Some(pid("one:1/b")), None) });
     assert!(!registry.is_drained(), "not by anyone else's word");
     let out = registry.handle_receipt(&receipt(&b, Some(pid("one:1/b")), None));
     assert_eq!(out.events.last(), Some(&ActivationEvent::Drained));

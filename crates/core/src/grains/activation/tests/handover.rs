@@ -114,7 +114,8 @@ fn whoever_lags_behind_is_told_and_starts_nothing() {
     assert!(is_outdated(&one.handle_claim(claim.clone(), START)));
     let asked = ClaimId { claimer: id("two#1"), number: claim.number };
     // An answer to another question, or to an earlier life, is none.
-    for other in [ClaimId { number: 99, ..asked.clone() }, ClaimId { claimer: id("two#0"), ..asked.clone() }] {
+    for other in [ClaimId { number: 99, ..asked.clone() }, ClaimId { claimer: id("two#0"), ..asked.clone() }]
+    {
         assert_eq!(two.handle_outdated(&chat, &other, &id("one#1")).replies, []);
     }
     let out = two.handle_outdated(&chat, &asked, &id("one#1"));
@@ -128,7 +129,8 @@ fn a_chain_of_changes_leads_to_the_one_that_has_the_state() {
     // It ran at `one`, belonged to `two` for a moment, and belongs to `three` now.
     let abc: &[&str] = &["one", "two", "three"];
     let chat = path(&[&["one"], AB, abc], &["one", "two", "three"]);
-    let (mut one, mut two, mut three) = (node("one", &["one"]), node("two", &["two"]), node("three", &["three"]));
+    let (mut one, mut two, mut three) =
+        (node("one", &["one"]), node("two", &["two"]), node("three", &["three"]));
     let old = run(&mut one, &chat, "one:1/a", START);
     two.handle_roster(&roster(AB), START);
     let waiting = claims(&two.handle_activation_request(&chat, "x", START));
@@ -159,7 +161,8 @@ fn a_state_that_has_moved_on_is_followed() {
     // `one` has just given the state to `two`, and that was confirmed. `three` asked `two` too early.
     let abc: &[&str] = &["one", "two", "three"];
     let chat = path(&[&["one"], AB, abc], &["one", "two", "three"]);
-    let (mut one, mut two, mut three) = (node("one", &["one"]), node("two", &["two"]), node("three", &["three"]));
+    let (mut one, mut two, mut three) =
+        (node("one", &["one"]), node("two", &["two"]), node("three", &["three"]));
     let old = run(&mut one, &chat, "one:1/a", START);
     one.handle_roster(&roster(AB), START);
     let on_its_way = transfers(&one.handle_terminated(&chat, &old, Some(snapshot(4)), START));
@@ -317,7 +320,9 @@ fn who_was_given_a_grain_and_left_is_not_waited_for() {
     assert_eq!((&answer[0].went, &answer[0].before[..]), (&None, &[][..]));
     one.handle_roster(&roster(&["one", "four"]), START);
     one.handle_roster(&roster(&["one"]), START);
-    assert!(claims(&one.handle_activation_request(&chat, "y", START)).iter().all(|(to, _)| *to != host("two")));
+    assert!(
+        claims(&one.handle_activation_request(&chat, "y", START)).iter().all(|(to, _)| *to != host("two"))
+    );
 }
 
 #[test]
@@ -348,7 +353,8 @@ fn who_leaves_takes_nothing_with_it_that_others_give_it() {
     let running = run(&mut two, &own, "two:1/a", START);
     two.handle_leave(START);
     let out = two.handle_relocation(given.clone(), START);
-    let [ActivationCommand::Confirm { .. }, ActivationCommand::Transfer { to, record: passed }] = &out.commands[..]
+    let [ActivationCommand::Confirm { .. }, ActivationCommand::Transfer { to, record: passed }] =
+        &out.commands[..]
     else {
         panic!("{out:?}")
     };
