@@ -465,6 +465,7 @@ impl<R> VirtualActorRegistry<R> {
             }
             return;
         }
+        self.strays.remove(grain);
         let state = State::Spawning { restored: snapshot.as_ref().map(|snapshot| snapshot.version) };
         self.entries.insert(grain.clone(), Entry { activation, state, waiters });
         out.commands.push(ActivationCommand::Spawn { grain: grain.clone(), activation, snapshot });

@@ -40,6 +40,10 @@ impl<K: Ord + Clone, V> Recent<K, V> {
         self.values.remove(key).map(|(_, value)| value)
     }
 
+    pub(super) fn keys(&self) -> impl Iterator<Item = &K> {
+        self.values.keys()
+    }
+
     pub(super) fn forget(&mut self, now: TimerInstant) {
         while self.next().is_some_and(|until| until <= now) {
             self.drop_front();

@@ -1,6 +1,7 @@
 //! What happens to the grains of this node when they belong elsewhere: after a change of the roster, before this node
 //! leaves, and when another node ran one of them too.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::mem;
 
@@ -261,14 +262,14 @@ impl<R> VirtualActorRegistry<R> {
         if let Some(yielded) = self.yielded.get_mut(grain).filter(|yielded| yielded.to.id == from.id) {
             yielded.is_back = true;
         }
-        let Some(entry) = self.entries.get(grain) else {
-            if self.is_misplaced(grain, now) {
-                self.strays.insert(grain, theirs.clone(), now + self.config.handover_window);
-            }
-            return;
+        let entry = self.entries.get(grain).filter(|entry| !matches!(entry.state, State::Claiming(_)));
+        let Some(entry) = entry else {
+            // Until it starts here, the grain may turn out to belong to somebody who ran it too.
+            self.strays.insert(grain, theirs.clone(), now + self.config.handover_window);
+            return self.watch_misplaced(grain, now);
         };
         let kept = entry.state.pid().cloned();
-        if !matches!(entry.state, State::Claiming(_)) && kept.as_ref() != Some(theirs) {
+        if kept.as_ref() != Some(theirs) {
             let stopped = theirs.clone();
             out.events.push(ActivationEvent::Duplicate { grain: grain.clone(), kept, stopped });
         }
@@ -303,18 +304,16 @@ impl<R> VirtualActorRegistry<R> {
         let dropped = self.snapshots.keep(grain, snapshot);
         out.tell_drops(dropped);
         if is_idle {
-            self.is_misplaced(grain, now);
+            self.watch_misplaced(grain, now);
         }
     }
 
-    /// Whether something about a grain has come to the wrong node. Either its sender lags behind, or this node does; after
-    /// a while that is clear, and it is seen to then.
-    fn is_misplaced(&mut self, grain: &ClusterIdentity, now: TimerInstant) -> bool {
-        let is_misplaced = self.next_host(grain).is_some_and(|host| host.id != self.own.id);
-        if is_misplaced {
+    /// If something about a grain has come to the wrong node, either its sender lags behind, or this node does. After a
+    /// while that is clear, and it is seen to then.
+    fn watch_misplaced(&mut self, grain: &ClusterIdentity, now: TimerInstant) {
+        if self.next_host(grain).is_some_and(|host| host.id != self.own.id) {
             self.alarms.set(&Alarm::Misplaced(grain.clone()), now + self.config.handover_patience);
         }
-        is_misplaced
     }
 
     /// What was on its way to members that are gone goes to whoever hosts it now.
@@ -367,8 +366,8 @@ impl<R> VirtualActorRegistry<R> {
                 self.stop(&grain, reason, out);
             }
         }
-        let kept: Vec<_> =
-            self.snapshots.grains().filter(|grain| !self.entries.contains_key(grain)).cloned().collect();
+        let kept = self.snapshots.grains().chain(self.strays.keys());
+        let kept: BTreeSet<_> = kept.filter(|grain| !self.entries.contains_key(grain)).cloned().collect();
         for grain in kept {
             self.pass_on(&grain, None, None, now, out);
         }
