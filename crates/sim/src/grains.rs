@@ -9,6 +9,7 @@
 //! table.
 
 mod checks;
+mod faults;
 mod node;
 mod world;
 

@@ -10,10 +10,6 @@ fn survive(scenario: GrainScenario, nodes: usize, seeds: u64) -> Vec<GrainReport
         .map(|seed| match run_grains(GrainSimConfig::new(seed, nodes, scenario), None) {
             Ok(report) => report,
             Err(error) => {
-                if std::env::var_os("SYNOD_SIM_TRACE").is_some() {
-                    let trace = TraceSink::new(|line| println!("{line}"));
-                    drop(run_grains(GrainSimConfig::new(seed, nodes, scenario), Some(trace)));
-                }
                 panic!("{error}\nrepeat: synod sim --seed {seed} --nodes {nodes} --scenario {scenario}")
             }
         })

@@ -14,36 +14,36 @@ use synod_core::roster::RosterMember;
 use synod_core::{Authority, TimerInstant};
 
 use super::checks::{Life, Notes};
-use super::node::{Actor, Asker, KIND, PLACEMENT, Process, Request, index_of, member};
+use super::node::{Actor, Asker, KIND, PLACEMENT, Process, Request, index_of};
 use super::{GrainReport, GrainScenario, GrainSimConfig, GrainViolation};
 use crate::network::Network;
 use crate::report::{TraceLine, TraceSink};
 
 pub(super) struct World {
-    config: GrainSimConfig,
-    now: Duration,
+    pub(super) config: GrainSimConfig,
+    pub(super) now: Duration,
     queue: BinaryHeap<Reverse<(Duration, u64)>>,
     happenings: BTreeMap<u64, Happening>,
     scheduled: u64,
-    rng: fastrand::Rng,
-    network: Network,
-    nodes: Vec<Option<Process>>,
+    pub(super) rng: fastrand::Rng,
+    pub(super) network: Network,
+    pub(super) nodes: Vec<Option<Process>>,
     /// Who is a member, by the truth that spreads.
-    listed: BTreeMap<usize, RosterMember>,
-    sides: Vec<usize>,
-    changes: u64,
-    lives: u64,
+    pub(super) listed: BTreeMap<usize, RosterMember>,
+    pub(super) sides: Vec<usize>,
+    pub(super) changes: u64,
+    pub(super) lives: u64,
     /// When the last call between two nodes arrives: calls do not overtake each other.
     arrivals: BTreeMap<(usize, usize), Duration>,
-    has_idle: bool,
+    pub(super) has_idle: bool,
     is_closing: bool,
-    notes: Notes,
+    pub(super) notes: Notes,
     report: GrainReport,
     trace: Option<TraceSink>,
     violation: Option<GrainViolation>,
 }
 
-enum Happening {
+pub(super) enum Happening {
     Deliver { to: usize, message: Message },
     Wake { node: usize, process: u64 },
     Spawned { node: usize, process: u64, grain: ClusterIdentity, activation: ActivationId, pid: ActorPid },
@@ -56,7 +56,7 @@ enum Happening {
 }
 
 #[derive(Clone)]
-enum Message {
+pub(super) enum Message {
     Activate { grain: ClusterIdentity, asker: Asker },
     Activated { grain: ClusterIdentity, asker: Asker, result: Option<(ActorPid, GossipMemberId)> },
     Request(Request),
@@ -161,10 +161,10 @@ impl World {
                 }
             }
             Happening::TurnDone { node, process, pid, request } => {
-                self.turn_done(node, process, &pid, request)
+                self.turn_done(node, process, &pid, request);
             }
             Happening::Roster { node, process, change, members } => {
-                self.hear(node, process, change, &members)
+                self.hear(node, process, change, &members);
             }
             Happening::Gone { node, process } => {
                 if self.process(node, process).is_some() && self.listed.remove(&node).is_some() {
@@ -180,158 +180,6 @@ impl World {
             }
             Happening::Calls => self.make_calls(),
             Happening::Fault => self.strike(),
-        }
-    }
-
-    // ---- Faults ----
-
-    fn start(&mut self, node: usize) {
-        self.lives += 1;
-        let process = Process::new(node, self.lives, self.rng.u64(..), self.has_idle);
-        let own = process.member.clone();
-        self.listed.insert(node, own.clone());
-        self.say(Some(node), "start", format!("it starts as {}", own.id));
-        self.nodes[node] = Some(process);
-        self.changes += 1;
-        // Whoever is called before it has found the others takes itself for the whole cluster.
-        let first = match self.config.scenario {
-            GrainScenario::Moves => self.listed.values().cloned().collect(),
-            GrainScenario::Churn => vec![own],
-        };
-        self.hear(node, self.lives, self.changes, &first);
-        self.spread(50, 800);
-    }
-
-    /// Tells everybody who is a member, as far as they hear each other; each after a time of its own.
-    fn spread(&mut self, min_ms: u64, max_ms: u64) {
-        self.changes += 1;
-        for node in 0..self.nodes.len() {
-            let Some(process) = self.nodes[node].as_ref().map(|process| process.number) else { continue };
-            let is_near = |other: &usize| self.sides[*other] == self.sides[node];
-            let near = self.listed.iter().filter(|(other, _)| is_near(other));
-            let members = near.map(|(_, member)| member.clone()).collect();
-            let change = self.changes;
-            let after = Duration::from_millis(self.rng.u64(min_ms..max_ms));
-            self.schedule(after, Happening::Roster { node, process, change, members });
-        }
-    }
-
-    fn strike(&mut self) {
-        if self.now >= STORY {
-            return;
-        }
-        let node = self.rng.usize(..self.nodes.len());
-        let is_up = self.nodes[node].is_some();
-        let up = self.nodes.iter().flatten().filter(|process| !process.is_leaving).count();
-        if self.config.scenario == GrainScenario::Moves {
-            match is_up {
-                // Who knows nobody that stays has nobody to leave its states to.
-                true if self.knows_a_stayer(node) => self.leave(node),
-                true => {}
-                false => self.start(node),
-            }
-        } else {
-            match self.rng.u32(..9) {
-                0 | 1 if is_up && up > 1 => {
-                    self.say(Some(node), "crash", "it is killed".to_owned());
-                    self.end_process(node);
-                    self.listed.remove(&node);
-                    self.spread(1000, 4000);
-                }
-                2 if is_up && up > 1 => self.leave(node),
-                0..=3 if !is_up => self.start(node),
-                4 => {
-                    let group: Vec<_> = (0..self.nodes.len()).filter(|_| self.rng.u32(..3) == 0).collect();
-                    self.say(None, "partition", format!("cut off: {group:?}"));
-                    self.sides =
-                        (0..self.nodes.len()).map(|node| usize::from(group.contains(&node))).collect();
-                    self.network.partition(&[group]);
-                    self.spread(1000, 4000);
-                }
-                5 => self.network.set_loss(self.rng.f64() * 0.3),
-                6 => self.network.deafen(node),
-                7 => self.network.silence(node),
-                _ => self.heal(),
-            }
-        }
-        let pause = Duration::from_millis(self.rng.u64(200..3000));
-        self.schedule(pause, Happening::Fault);
-    }
-
-    fn knows_a_stayer(&self, node: usize) -> bool {
-        let Some(process) = &self.nodes[node] else { return false };
-        self.nodes.iter().enumerate().any(|(other, peer)| {
-            let stays = |peer: &Process| !peer.is_leaving && process.roster.contains(&peer.member);
-            other != node && peer.as_ref().is_some_and(stays)
-        })
-    }
-
-    fn leave(&mut self, node: usize) {
-        let now = self.time();
-        let Some(process) = self.nodes[node].as_mut().filter(|process| !process.is_leaving) else { return };
-        process.is_leaving = true;
-        let number = process.number;
-        let out = process.registry.handle_leave(now);
-        self.say(Some(node), "leave", "it leaves".to_owned());
-        // Patience ends even if a state could not be delivered.
-        self.schedule(Duration::from_secs(5), Happening::Gone { node, process: number });
-        self.do_activations(node, out);
-    }
-
-    /// Ends every fault of the network. Who was cut off for long enough to be given up begins a new life.
-    fn heal(&mut self) {
-        self.say(None, "heal", "the network is whole".to_owned());
-        self.network.heal();
-        self.network.set_loss(self.config.network.loss);
-        for node in 0..self.nodes.len() {
-            if std::mem::take(&mut self.sides[node]) == 0 || self.rng.bool() {
-                continue;
-            }
-            self.lives += 1;
-            let member = member(node, self.lives);
-            if let Some(process) = &mut self.nodes[node] {
-                process.registry.handle_rejoin(member.id.clone());
-                process.member = member.clone();
-                if let Some(listed) = self.listed.get_mut(&node) {
-                    *listed = member;
-                }
-            }
-        }
-        self.spread(50, 1500);
-    }
-
-    fn end_process(&mut self, node: usize) {
-        let Some(process) = self.nodes[node].take() else { return };
-        for actor in process.actors.values() {
-            if let Some(life) = self.notes.lives.get_mut(&actor.number) {
-                life.to = Some(self.now);
-                life.is_killed = true;
-            }
-        }
-        // What it had just stopped it may not have told anybody.
-        for life in self.notes.lives.values_mut() {
-            let is_recent = life.to.is_some_and(|to| self.now - to < Duration::from_secs(10));
-            life.is_killed |= is_recent && *life.pid.authority() == process.member.authority;
-        }
-    }
-
-    fn hear(&mut self, node: usize, process: u64, change: u64, members: &[RosterMember]) {
-        let now = self.time();
-        let Some(running) = self.process(node, process).filter(|running| running.heard < change) else {
-            return;
-        };
-        running.heard = change;
-        let before = std::mem::replace(&mut running.roster, members.to_vec());
-        drop(running.cache.handle_roster(members, PLACEMENT));
-        let out = running.registry.handle_roster(members, now);
-        self.do_activations(node, out);
-        for gone in before {
-            if members.iter().all(|member| member.authority != gone.authority)
-                && let Some(running) = self.process(node, process)
-            {
-                let out = running.router.handle_peer_gone(&gone.authority, now);
-                self.do_calls(node, out);
-            }
         }
     }
 
@@ -365,7 +213,7 @@ impl World {
         self.do_calls(node, out);
     }
 
-    fn do_calls(&mut self, node: usize, out: RouterOutcome) {
+    pub(super) fn do_calls(&mut self, node: usize, out: RouterOutcome) {
         let now = self.time();
         for ended in &out.ended {
             let Some(process) = &mut self.nodes[node] else { return };
@@ -403,7 +251,7 @@ impl World {
 
     // ---- Hosts ----
 
-    fn do_activations(&mut self, node: usize, out: ActivationOutcome<Asker>) {
+    pub(super) fn do_activations(&mut self, node: usize, out: ActivationOutcome<Asker>) {
         for event in &out.events {
             self.note_event(node, event);
         }
@@ -424,24 +272,24 @@ impl World {
                     }
                 }
                 ActivationCommand::Claim { to, claim } => {
-                    self.send(node, &to.authority, Message::Claim(claim))
+                    self.send(node, &to.authority, &Message::Claim(claim));
                 }
                 ActivationCommand::Outdated { to, grain, number } => {
                     let claim = ClaimId { claimer: to.id, number };
-                    self.send(node, &to.authority, Message::Outdated { grain, claim, by: own.id });
+                    self.send(node, &to.authority, &Message::Outdated { grain, claim, by: own.id });
                 }
                 ActivationCommand::Transfer { to, record } => {
-                    self.send(node, &to.authority, Message::Relocation(record));
+                    self.send(node, &to.authority, &Message::Relocation(record));
                 }
                 ActivationCommand::Confirm { to, receipt } => {
-                    self.send(node, &to.authority, Message::Receipt(receipt));
+                    self.send(node, &to.authority, &Message::Receipt(receipt));
                 }
                 ActivationCommand::Announce { grain, pid } => {
                     let members = self.nodes[node].as_ref().map(|process| process.roster.clone());
                     let members = members.unwrap_or_default();
                     for member in members {
                         let (grain, pid) = (grain.clone(), pid.clone());
-                        self.send(node, &member.authority, Message::Terminated { grain, pid });
+                        self.send(node, &member.authority, &Message::Terminated { grain, pid });
                     }
                 }
             }
@@ -652,7 +500,7 @@ impl World {
     }
 
     /// A message that may come late, twice or never.
-    fn send(&mut self, from: usize, to: &Authority, message: Message) {
+    fn send(&mut self, from: usize, to: &Authority, message: &Message) {
         let to = index_of(to);
         for delay in self.network.route(from, to, &mut self.rng) {
             self.schedule(delay, Happening::Deliver { to, message: message.clone() });
@@ -700,13 +548,13 @@ impl World {
         }
     }
 
-    fn schedule(&mut self, after: Duration, happening: Happening) {
+    pub(super) fn schedule(&mut self, after: Duration, happening: Happening) {
         self.scheduled += 1;
         self.queue.push(Reverse((self.now + after, self.scheduled)));
         self.happenings.insert(self.scheduled, happening);
     }
 
-    fn time(&self) -> TimerInstant {
+    pub(super) fn time(&self) -> TimerInstant {
         TimerInstant::from_nanos(u64::try_from(self.now.as_nanos()).unwrap_or(u64::MAX))
     }
 
@@ -748,7 +596,7 @@ impl World {
         self.violation.get_or_insert(GrainViolation { at: self.now, what });
     }
 
-    fn say(&mut self, node: Option<usize>, kind: &'static str, text: String) {
+    pub(super) fn say(&mut self, node: Option<usize>, kind: &'static str, text: String) {
         if let Some(trace) = &mut self.trace {
             let node = node.map(|node| format!("n{node}"));
             trace.receive(&TraceLine { at: self.now, node, kind, text });
@@ -756,7 +604,7 @@ impl World {
     }
 
     /// The process of a node, if it is still that one.
-    fn process(&mut self, node: usize, number: u64) -> Option<&mut Process> {
+    pub(super) fn process(&mut self, node: usize, number: u64) -> Option<&mut Process> {
         self.nodes[node].as_mut().filter(|process| process.number == number)
     }
 
@@ -775,7 +623,7 @@ fn grain_of(pid: &ActorPid) -> ClusterIdentity {
 }
 
 /// How long things happen to the cluster.
-const STORY: Duration = Duration::from_secs(40);
+pub(super) const STORY: Duration = Duration::from_secs(40);
 /// How long it then has to come to rest: views, claims, and what is handed over.
 const SETTLING: Duration = Duration::from_secs(25);
 /// The most time a call has.
