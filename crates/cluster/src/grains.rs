@@ -23,6 +23,7 @@ pub mod codec;
 mod config;
 mod error;
 mod grain;
+mod handover;
 mod host;
 mod service;
 mod timers;
@@ -49,8 +50,8 @@ use synod_core::Authority;
 use synod_core::gossip::GossipMemberId;
 use synod_core::grains::{
     ActivationCommand, ActivationId, ActivationOutcome, ActivationRefusal, ActorPid, AttemptFailure,
-    CallCounts, ClusterView, CorrelationId, GrainEvent, LatencyHistogram, PidCache, PidCacheCounts, PidError,
-    RelocationRecord, ResolveResult, Resolver, RouterCommand, RouterOutcome, ViewVersion,
+    CallCounts, ClaimId, ClusterView, CorrelationId, GrainEvent, GrainHost, HandoverCounts, LatencyHistogram,
+    PidCache, PidCacheCounts, PidError, ResolveResult, Resolver, RouterCommand, RouterOutcome, ViewVersion,
     VirtualActorRegistry,
 };
 use synod_core::membership::ClusterEvent;
@@ -71,7 +72,8 @@ use crate::pubsub::{PubSub, WeakPubSub};
 use crate::remote::{Lane, Message, Pid, Remote};
 use broadcast::BroadcastBoard;
 use calls::Calls;
-use host::{Activator, Announcements, GrainActor, Relocation};
+use handover::HandoverMessage;
+use host::{Activator, Announcements, GrainActor};
 pub(crate) use host::{actor_pid, remote_pid};
 
 /// The grains of a cluster, as one node sees them. Clones are the same.
@@ -132,6 +134,7 @@ impl Grains {
     ) -> Result<Self, GrainsStartError> {
         config.validate()?;
         let kind_configs = kinds.iter().map(|kind| kind.config.clone()).collect();
+        let own = GrainHost { id: own, authority: remote.authority().clone() };
         let registry = VirtualActorRegistry::new(own, kind_configs, config.activation.clone())
             .map_err(GrainsConfigError::from)?;
         let seed = config.seed.unwrap_or_else(|| RandomState::new().hash_one(()));
@@ -195,10 +198,10 @@ impl Grains {
         Ok(GrainRef::new(self.clone(), ClusterIdentity::new(kind, identity)?))
     }
 
-    /// Starts nothing any more, stops every grain of this node and waits for it, at most for `patience`. Returns whether
-    /// all have ended.
+    /// Starts nothing any more, stops every grain of this node and waits until each has ended and its state has arrived at
+    /// its next host, at most for `patience`. Returns whether that came about.
     pub async fn drain(&self, patience: Duration) -> bool {
-        let outcome = lock(&self.inner.registry).handle_leave();
+        let outcome = lock(&self.inner.registry).handle_leave(self.inner.clock.now());
         self.perform_activation(outcome);
         let mut drained = self.inner.drained.subscribe();
         tokio::time::timeout(patience, drained.wait_for(|drained| *drained)).await.is_ok()
@@ -222,7 +225,7 @@ impl Grains {
         let placement = self.inner.config.activation.placement;
         let dropped = lock(&self.inner.cache).handle_roster(&members, placement);
         self.publish_drops(dropped.dropped);
-        let outcome = lock(&self.inner.registry).handle_roster(&members);
+        let outcome = lock(&self.inner.registry).handle_roster(&members, self.inner.clock.now());
         self.perform_activation(outcome);
         let kept: Vec<_> = lock(&self.inner.registry).kept().cloned().collect();
         for grain in kept {
@@ -318,6 +321,12 @@ impl Grains {
     /// Changes whenever [`members`](Self::members) may have.
     pub(crate) fn followed(&self) -> watch::Receiver<()> {
         self.inner.followed.subscribe()
+    }
+
+    /// How grains have come to this node and gone from it.
+    #[must_use]
+    pub fn handover_counts(&self) -> HandoverCounts {
+        lock(&self.inner.registry).handover_counts()
     }
 
     pub(crate) fn remote(&self) -> &Remote {
@@ -417,17 +426,31 @@ impl Grains {
         pid: &ActorPid,
         snapshot: Option<GrainSnapshot>,
     ) {
-        let outcome = lock(&self.inner.registry).handle_terminated(grain, pid, snapshot);
+        let now = self.inner.clock.now();
+        let outcome = lock(&self.inner.registry).handle_terminated(grain, pid, snapshot, now);
         self.forget(grain, pid);
         self.perform_activation(outcome);
     }
 
-    /// The last host of a grain hands over its state.
-    pub(in crate::grains) fn take_over(&self, record: RelocationRecord) {
-        let grain = record.grain.clone();
-        let outcome = lock(&self.inner.registry).handle_relocation(record);
+    /// Another node says something about a grain that changes its host.
+    pub(in crate::grains) fn take_handover(&self, message: HandoverMessage) {
+        let now = self.inner.clock.now();
+        let relocated = match &message {
+            HandoverMessage::Relocation(record) => Some(record.grain.clone()),
+            _ => None,
+        };
+        let mut registry = lock(&self.inner.registry);
+        let outcome = match message {
+            HandoverMessage::Claim(claim) => registry.handle_claim(claim, now),
+            HandoverMessage::Outdated { grain, claim, by } => registry.handle_outdated(&grain, &claim, &by),
+            HandoverMessage::Relocation(record) => registry.handle_relocation(record, now),
+            HandoverMessage::Receipt(receipt) => registry.handle_receipt(&receipt),
+        };
+        drop(registry);
         self.perform_activation(outcome);
-        self.start_with_state(&grain);
+        if let Some(grain) = relocated {
+            self.start_with_state(&grain);
+        }
     }
 
     /// Starts a grain whose state is here, if its kind is like that and this is where it belongs.
@@ -490,14 +513,25 @@ impl Grains {
                     self.terminated(&grain, &pid, None);
                 }
             }
-            ActivationCommand::StopRemote { pid, .. } => drop(self.inner.remote.poison(&remote_pid(&pid))),
-            ActivationCommand::Transfer { to, record } => {
-                let host = Pid::new(to.authority.as_str(), names::ACTOR_PARTITION_ACTIVATOR);
-                if let Err(error) = self.inner.remote.send(&host, Relocation::write(&record)) {
-                    tracing::warn!(grain = %record.grain, to = %to.id, %error, "the state of a grain was lost");
-                }
+            ActivationCommand::Claim { to, claim } => self.tell(&to, &HandoverMessage::Claim(claim)),
+            ActivationCommand::Outdated { to, grain, number } => {
+                let by = lock(&self.inner.registry).own().id.clone();
+                let claim = ClaimId { claimer: to.id.clone(), number };
+                self.tell(&to, &HandoverMessage::Outdated { grain, claim, by });
             }
+            ActivationCommand::Transfer { to, record } => {
+                self.tell(&to, &HandoverMessage::Relocation(record));
+            }
+            ActivationCommand::Confirm { to, receipt } => self.tell(&to, &HandoverMessage::Receipt(receipt)),
             ActivationCommand::Announce { grain, pid } => self.announce(&grain, &pid),
+        }
+    }
+
+    fn tell(&self, host: &GrainHost, message: &HandoverMessage) {
+        let activator = Pid::new(host.authority.as_str(), names::ACTOR_PARTITION_ACTIVATOR);
+        // The machine says it again if it matters; a loss now costs time.
+        if let Err(error) = self.inner.remote.send(&activator, message.write()) {
+            tracing::debug!(to = %host.id, %error, "a word about a grain that changes its host was not sent");
         }
     }
 

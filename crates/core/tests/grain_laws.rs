@@ -13,9 +13,9 @@ use proptest::{prop_assert, prop_assert_eq};
 use synod_core::gossip::GossipMemberId;
 use synod_core::grains::{
     ActivationCommand, ActivationConfig, ActivationId, ActivationOutcome, ActorPid, Answer, AttemptFailure,
-    CallEnd, CallRequest, ClusterIdentity, CorrelationId, GrainKindConfig, GrainRpcRouter, GrainSnapshot,
-    PidCache, PidCacheConfig, PlacementHash, RetryPolicy, RouterCommand, RouterConfig, RouterOutcome,
-    VirtualActorRegistry,
+    CallEnd, CallRequest, ClaimId, ClusterIdentity, CorrelationId, GrainHost, GrainKindConfig,
+    GrainRpcRouter, GrainSnapshot, PidCache, PidCacheConfig, PlacementHash, RetryPolicy, RouterCommand,
+    RouterConfig, RouterOutcome, VirtualActorRegistry,
 };
 use synod_core::outbound::OverflowPolicy;
 use synod_core::roster::{PeerRuntime, RosterMember};
@@ -122,6 +122,8 @@ proptest! {
         for step in &steps {
             run.apply(step)?;
         }
+        // Nobody waits longer than the patience for peers that never answer here.
+        run.apply(&RegistryStep::Pass(60_000))?;
         // The driver answers what is left, and nothing is starting, stopping or waiting any more.
         for _ in 0..100 {
             run.apply(&RegistryStep::Spawned(true))?;
@@ -130,6 +132,34 @@ proptest! {
         prop_assert_eq!(run.asked, run.answered);
         let counted: usize = run.registry.counts().map(|(_, count)| count).sum();
         prop_assert_eq!(counted, run.running.len());
+    }
+
+    #[test]
+    fn members_that_go_through_the_same_rosters_never_run_a_grain_twice_and_lose_no_state(
+        rosters in vec(subsequence(vec![0, 1, 2, 3], 1..4), 1..6),
+        steps in vec(cluster_step(), 0..200),
+    ) {
+        let mut run = ClusterRun::new(&rosters);
+        for step in &steps {
+            run.apply(step)?;
+        }
+        // All go on to the last roster, and everything arrives.
+        for node in 0..4 {
+            for _ in &rosters {
+                run.apply(&ClusterStep::Advance(node))?;
+            }
+        }
+        run.settle()?;
+        prop_assert_eq!(run.asked, run.answered);
+        // Everybody finds it where it belongs, and with everything that was ever done to it.
+        for name in 0..2 {
+            for node in 0..4 {
+                run.apply(&ClusterStep::Ask(node, name))?;
+            }
+            run.settle()?;
+        }
+        prop_assert_eq!(run.asked, run.answered);
+        prop_assert_eq!(run.running.len(), 2);
     }
 }
 
@@ -369,9 +399,9 @@ impl RegistryRun {
             ..GrainKindConfig::new("Chat")
         }];
         let config = ActivationConfig { placement: PlacementHash::Synod, ..ActivationConfig::default() };
-        let own = members()[0].id.clone();
+        let own = GrainHost::from(&members()[0]);
         let mut registry = VirtualActorRegistry::new(own, kinds, config).expect("sound settings");
-        registry.handle_roster(&members()[..1]);
+        registry.handle_roster(&members()[..1], TimerInstant::ZERO);
         Self {
             registry,
             now: TimerInstant::ZERO,
@@ -418,7 +448,7 @@ impl RegistryRun {
                 }
                 self.running.remove(&grain);
                 let snapshot = GrainSnapshot { version: now.as_nanos(), bytes: [1, 2, 3].into() };
-                self.registry.handle_terminated(&grain, &pid, Some(snapshot))
+                self.registry.handle_terminated(&grain, &pid, Some(snapshot), now)
             }
             RegistryStep::Message(name) => {
                 let reached = self.registry.handle_message(&grain(*name), now);
@@ -432,8 +462,8 @@ impl RegistryRun {
                 self.now = now + Duration::from_millis(*millis);
                 self.registry.poll(self.now)
             }
-            RegistryStep::Roster(members) => self.registry.handle_roster(members),
-            RegistryStep::Leave => self.registry.handle_leave(),
+            RegistryStep::Roster(members) => self.registry.handle_roster(members, now),
+            RegistryStep::Leave => self.registry.handle_leave(now),
         };
         self.check(out)
     }
@@ -447,8 +477,10 @@ impl RegistryRun {
                     self.starting.push((grain, activation));
                 }
                 ActivationCommand::Stop { grain, pid, .. } => self.stopping.push((grain, pid)),
-                ActivationCommand::StopRemote { .. }
+                ActivationCommand::Claim { .. }
+                | ActivationCommand::Outdated { .. }
                 | ActivationCommand::Transfer { .. }
+                | ActivationCommand::Confirm { .. }
                 | ActivationCommand::Announce { .. } => {}
             }
         }
@@ -461,6 +493,184 @@ impl RegistryRun {
                     Some(&pid),
                     "an activation that does not run"
                 );
+            }
+        }
+        Ok(())
+    }
+}
+
+// ---- Several registries ----
+
+#[derive(Clone, Debug)]
+enum ClusterStep {
+    /// A node hears of its next roster.
+    Advance(usize),
+    /// Somebody asks a node for a grain.
+    Ask(usize, u8),
+    /// One of the messages under way arrives, and perhaps a copy of it stays under way.
+    Deliver(Index, bool),
+    /// One of the activations that were told to stop is over.
+    End(Index),
+}
+
+fn cluster_step() -> impl Strategy<Value = ClusterStep> {
+    prop_oneof![
+        2 => (0..4_usize).prop_map(ClusterStep::Advance),
+        4 => (0..4_usize, 0..2_u8).prop_map(|(node, name)| ClusterStep::Ask(node, name)),
+        8 => (any::<Index>(), proptest::bool::weighted(0.1))
+            .prop_map(|(index, copy)| ClusterStep::Deliver(index, copy)),
+        3 => any::<Index>().prop_map(ClusterStep::End),
+    ]
+}
+
+/// Four nodes that hear of the same rosters in the same order, each in its own time. Time stands still, so nobody runs out
+/// of patience. A grain counts its activations: that is its state.
+struct ClusterRun {
+    nodes: Vec<VirtualActorRegistry<u32>>,
+    rosters: Vec<Vec<RosterMember>>,
+    heard: Vec<usize>,
+    mail: Vec<(GrainHost, ActivationCommand)>,
+    running: BTreeMap<ClusterIdentity, (usize, ActorPid, u64)>,
+    stopping: Vec<ClusterIdentity>,
+    /// The state in which each grain stopped last.
+    last: BTreeMap<ClusterIdentity, u64>,
+    asked: u32,
+    answered: u32,
+}
+
+impl ClusterRun {
+    fn new(rosters: &[Vec<usize>]) -> Self {
+        let members = &members()[..4];
+        let roster = |hosts: &Vec<usize>| {
+            let hosts = |index: &usize| if hosts.contains(index) { vec!["Chat".into()] } else { vec![] };
+            (0..4).map(|index| RosterMember { kinds: hosts(&index), ..members[index].clone() }).collect()
+        };
+        let config = ActivationConfig { placement: PlacementHash::Synod, ..ActivationConfig::default() };
+        let node = |member| {
+            let kinds = vec![GrainKindConfig { idle_limit: None, ..GrainKindConfig::new("Chat") }];
+            VirtualActorRegistry::new(GrainHost::from(member), kinds, config.clone()).expect("sound settings")
+        };
+        Self {
+            nodes: members.iter().map(node).collect(),
+            rosters: rosters.iter().map(roster).collect(),
+            heard: vec![0; 4],
+            mail: Vec::new(),
+            running: BTreeMap::new(),
+            stopping: Vec::new(),
+            last: BTreeMap::new(),
+            asked: 0,
+            answered: 0,
+        }
+    }
+
+    fn apply(&mut self, step: &ClusterStep) -> Result<(), proptest::test_runner::TestCaseError> {
+        let now = TimerInstant::ZERO;
+        match step {
+            ClusterStep::Advance(node) => {
+                let Some(roster) = self.rosters.get(self.heard[*node]) else { return Ok(()) };
+                self.heard[*node] += 1;
+                let out = self.nodes[*node].handle_roster(roster, now);
+                self.perform(*node, out)
+            }
+            ClusterStep::Ask(node, name) => {
+                self.asked += 1;
+                let out = self.nodes[*node].handle_activation_request(&grain(*name), self.asked, now);
+                self.perform(*node, out)
+            }
+            ClusterStep::Deliver(index, copy) => {
+                if self.mail.is_empty() {
+                    return Ok(());
+                }
+                let index = index.index(self.mail.len());
+                let (to, message) =
+                    if *copy { self.mail[index].clone() } else { self.mail.swap_remove(index) };
+                self.deliver(&to, message)
+            }
+            ClusterStep::End(index) => {
+                if self.stopping.is_empty() {
+                    return Ok(());
+                }
+                let grain = self.stopping.swap_remove(index.index(self.stopping.len()));
+                self.end(&grain)
+            }
+        }
+    }
+
+    fn end(&mut self, grain: &ClusterIdentity) -> Result<(), proptest::test_runner::TestCaseError> {
+        let (node, pid, count) = self.running.remove(grain).expect("it runs");
+        self.last.insert(grain.clone(), count);
+        let snapshot = GrainSnapshot { version: count, bytes: [].into() };
+        let out = self.nodes[node].handle_terminated(grain, &pid, Some(snapshot), TimerInstant::ZERO);
+        self.perform(node, out)
+    }
+
+    /// Everything arrives and ends, and what got no answer is asked again.
+    fn settle(&mut self) -> Result<(), proptest::test_runner::TestCaseError> {
+        for _ in 0..20 {
+            while !self.mail.is_empty() || !self.stopping.is_empty() {
+                while !self.mail.is_empty() {
+                    let (to, message) = self.mail.remove(0);
+                    self.deliver(&to, message)?;
+                }
+                if let Some(grain) = self.stopping.pop() {
+                    self.end(&grain)?;
+                }
+            }
+            for node in 0..4 {
+                // Too early for anybody to run out of patience.
+                let out = self.nodes[node].poll(TimerInstant::from_millis(1900));
+                self.perform(node, out)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn deliver(
+        &mut self,
+        to: &GrainHost,
+        message: ActivationCommand,
+    ) -> Result<(), proptest::test_runner::TestCaseError> {
+        let now = TimerInstant::ZERO;
+        let node = members().iter().position(|member| member.id == to.id).expect("a node");
+        let registry = &mut self.nodes[node];
+        let out = match message {
+            ActivationCommand::Claim { claim, .. } => registry.handle_claim(claim, now),
+            ActivationCommand::Outdated { to, grain, number } => {
+                let claim = ClaimId { claimer: to.id, number };
+                registry.handle_outdated(&grain, &claim, &members()[0].id)
+            }
+            ActivationCommand::Transfer { record, .. } => registry.handle_relocation(record, now),
+            ActivationCommand::Confirm { receipt, .. } => registry.handle_receipt(&receipt),
+            other => panic!("{other:?} is no message"),
+        };
+        self.perform(node, out)
+    }
+
+    fn perform(
+        &mut self,
+        node: usize,
+        out: ActivationOutcome<u32>,
+    ) -> Result<(), proptest::test_runner::TestCaseError> {
+        self.answered += u32::try_from(out.replies.len()).expect("few");
+        for command in out.commands {
+            match command {
+                ActivationCommand::Spawn { grain, activation, snapshot } => {
+                    let before = snapshot.map(|snapshot| snapshot.version);
+                    prop_assert_eq!(before, self.last.get(&grain).copied(), "{} lost its state", grain);
+                    let authority = members()[node].authority.clone();
+                    let pid = ActorPid::new(authority, &format!("a{activation}")).expect("a PID");
+                    let started = (node, pid.clone(), before.unwrap_or(0) + 1);
+                    let twin = self.running.insert(grain.clone(), started);
+                    prop_assert_eq!(twin, None, "{} runs twice", grain);
+                    let out = self.nodes[node].handle_spawned(&grain, activation, pid, TimerInstant::ZERO);
+                    self.perform(node, out)?;
+                }
+                ActivationCommand::Stop { grain, .. } => self.stopping.push(grain),
+                ActivationCommand::Announce { .. } => {}
+                ActivationCommand::Claim { ref to, .. }
+                | ActivationCommand::Outdated { ref to, .. }
+                | ActivationCommand::Transfer { ref to, .. }
+                | ActivationCommand::Confirm { ref to, .. } => self.mail.push((to.clone(), command)),
             }
         }
         Ok(())

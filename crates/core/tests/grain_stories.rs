@@ -9,10 +9,10 @@ use std::time::Duration;
 use synod_core::gossip::GossipMemberId;
 use synod_core::grains::{
     ActivationCommand, ActivationConfig, ActivationEvent, ActivationOutcome, ActivationRefusal, ActorPid,
-    Answer, AttemptFailure, CallEnd, CallRequest, ClusterIdentity, ClusterView, CorrelationId,
-    GrainKindConfig, GrainRpcRouter, GrainSnapshot, PeerReport, PidCache, PidCacheConfig, PlacementHash,
-    RelocationRecord, ResolveResult, Resolver, RetryPolicy, RouterCommand, RouterConfig, RouterOutcome,
-    ViewVersion, VirtualActorRegistry,
+    Answer, AttemptFailure, CallEnd, CallRequest, ClaimId, ClaimRecord, ClusterIdentity, ClusterView,
+    CorrelationId, GrainHost, GrainKindConfig, GrainRpcRouter, GrainSnapshot, PidCache, PidCacheConfig,
+    PlacementHash, RelocationReceipt, RelocationRecord, ResolveResult, Resolver, RetryPolicy, RouterCommand,
+    RouterConfig, RouterOutcome, ViewVersion, VirtualActorRegistry,
 };
 use synod_core::roster::{PeerRuntime, RosterMember};
 use synod_core::{Authority, TimerInstant};
@@ -111,7 +111,7 @@ fn a_node_that_leaves_takes_no_state_with_it() {
     let stayer = if leaver == "a" { "b" } else { "a" };
     world.call(stayer, "Chat/x");
     world.run();
-    let out = world.node(&leaver).registry.handle_leave();
+    let out = world.node(&leaver).registry.handle_leave(TimerInstant::ZERO);
     world.do_activations(&leaver, out);
     world.run();
     assert!(world.node(&leaver).registry.is_drained());
@@ -143,7 +143,10 @@ enum Message {
     Response { asker: Asker, count: u64 },
     DeadLetter { asker: Asker },
     Terminated { grain: ClusterIdentity, pid: ActorPid },
+    Claim(ClaimRecord),
+    Outdated { grain: ClusterIdentity, claim: ClaimId, by: GossipMemberId },
     Relocate(RelocationRecord),
+    Receipt(RelocationReceipt),
 }
 
 struct World {
@@ -190,7 +193,7 @@ impl World {
             let view = ClusterView::new(ViewVersion(self.version), &roster, &[], &[]);
             node.resolver.handle_view(view).expect("a newer view");
             node.cache.handle_roster(&roster, PLACEMENT);
-            let activations = node.registry.handle_roster(&roster);
+            let activations = node.registry.handle_roster(&roster, self.now);
             let mut routed = Vec::new();
             for gone in gone.iter().filter(|gone| roster.iter().all(|member| member.id != gone.id)) {
                 routed.push(node.router.handle_peer_gone(&gone.authority, self.now));
@@ -289,11 +292,21 @@ impl World {
             Message::Terminated { grain, pid } => {
                 let node = self.node(to);
                 node.cache.handle_failed(&grain, &pid);
-                let out = node.registry.handle_peer_activation(&grain, &pid, PeerReport::Terminated);
+            }
+            Message::Claim(claim) => {
+                let out = self.node(to).registry.handle_claim(claim, now);
+                self.do_activations(to, out);
+            }
+            Message::Outdated { grain, claim, by } => {
+                let out = self.node(to).registry.handle_outdated(&grain, &claim, &by);
                 self.do_activations(to, out);
             }
             Message::Relocate(record) => {
-                let out = self.node(to).registry.handle_relocation(record);
+                let out = self.node(to).registry.handle_relocation(record, now);
+                self.do_activations(to, out);
+            }
+            Message::Receipt(receipt) => {
+                let out = self.node(to).registry.handle_receipt(&receipt);
                 self.do_activations(to, out);
             }
         }
@@ -361,20 +374,23 @@ impl World {
                 ActivationCommand::Stop { grain, pid, .. } => {
                     let version = self.counters.remove(&pid).expect("an activation that runs");
                     let snapshot = GrainSnapshot { version, bytes: version.to_le_bytes().into() };
-                    let out = node.registry.handle_terminated(&grain, &pid, Some(snapshot));
+                    let out = node.registry.handle_terminated(&grain, &pid, Some(snapshot), now);
                     self.do_activations(name, out);
                 }
-                ActivationCommand::Transfer { to, record } => {
-                    let to = to.id.as_str().replace("#1", "");
-                    self.messages.push_back((to, Message::Relocate(record)));
+                ActivationCommand::Claim { to, claim } => self.post(&to, Message::Claim(claim)),
+                ActivationCommand::Outdated { to, grain, number } => {
+                    let claim = ClaimId { claimer: to.id.clone(), number };
+                    let by = node.member.id.clone();
+                    self.post(&to, Message::Outdated { grain, claim, by });
                 }
+                ActivationCommand::Transfer { to, record } => self.post(&to, Message::Relocate(record)),
+                ActivationCommand::Confirm { to, receipt } => self.post(&to, Message::Receipt(receipt)),
                 ActivationCommand::Announce { grain, pid } => {
                     for to in self.nodes.keys() {
                         let (grain, pid) = (grain.clone(), pid.clone());
                         self.messages.push_back((to.clone(), Message::Terminated { grain, pid }));
                     }
                 }
-                ActivationCommand::StopRemote { pid, .. } => panic!("{pid} is a duplicate"),
             }
         }
         for reply in out.replies {
@@ -382,6 +398,10 @@ impl World {
             let to = reply.to.0.clone();
             self.messages.push_back((to, Message::Activated { asker: reply.to, grain, result }));
         }
+    }
+
+    fn post(&mut self, to: &GrainHost, message: Message) {
+        self.messages.push_back((to.id.as_str().replace("#1", ""), message));
     }
 
     fn node(&mut self, name: &str) -> &mut Node {
@@ -420,7 +440,7 @@ fn new_node(name: &str) -> Node {
         router: GrainRpcRouter::new(router, 1).expect("sound settings"),
         cache: PidCache::new(PidCacheConfig::default()).expect("sound settings"),
         resolver: Resolver::new(),
-        registry: VirtualActorRegistry::new(member.id.clone(), vec![kind], activation)
+        registry: VirtualActorRegistry::new(GrainHost::from(&member), vec![kind], activation)
             .expect("sound settings"),
         member,
         is_dead: false,

@@ -5,9 +5,12 @@
 //! partitions; nodes crash, restart with a new incarnation, freeze, and live with clocks that run fast or slow. All
 //! chance comes from one seed, so one seed is one history, to the last message.
 //!
+//! A second world does the same for grains: see [`run_grains`].
+//!
 //! After every step the [invariants](Violation) of membership are checked. A run ends by healing everything and waiting
 //! for all views to agree. A failure names the seed and the command that replays it.
 
+mod grains;
 mod invariants;
 mod network;
 mod node;
@@ -15,6 +18,7 @@ mod report;
 mod scenario;
 mod world;
 
+pub use grains::{GRAIN_NODES_MAX, GrainReport, GrainScenario, GrainSimConfig, GrainViolation, run_grains};
 pub use invariants::Violation;
 pub use network::NetworkConfig;
 pub use report::{Report, TraceLine, TraceSink};

@@ -10,7 +10,8 @@ use anstream::{eprintln, println, stdout};
 use anstyle::{AnsiColor, Style};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use synod_sim::{
-    NODES_MAX, Report, RunError, Scenario, SimConfig, SimError, TraceLine, TraceSink, run_scenario,
+    GRAIN_NODES_MAX, GrainReport, GrainScenario, GrainSimConfig, NODES_MAX, Report, RunError, Scenario,
+    SimConfig, SimError, TraceLine, TraceSink, run_grains, run_scenario,
 };
 
 /// Arguments of `synod sim`.
@@ -19,12 +20,12 @@ pub(crate) struct Args {
     /// The seed: one seed is one history. Random when not given.
     #[arg(long)]
     seed: Option<u64>,
-    /// How many nodes, 1 to 5000.
+    /// How many nodes, 1 to 5000, with grains 1 to 64.
     #[arg(long, default_value_t = 5, value_parser = nodes)]
     nodes: usize,
     /// What happens to them.
     #[arg(long, default_value = "tour", value_parser = scenario())]
-    scenario: Scenario,
+    scenario: Story,
     /// The share of messages that are lost from the beginning, 0 to 1.
     #[arg(long, default_value_t = 0.0, value_parser = share)]
     loss: f64,
@@ -39,6 +40,34 @@ pub(crate) struct Args {
     quiet: bool,
 }
 
+/// What a run is about: who is a member, or where grains run.
+#[derive(Clone, Copy, Debug)]
+enum Story {
+    Membership(Scenario),
+    Grains(GrainScenario),
+}
+
+impl Story {
+    fn all() -> impl Iterator<Item = Self> {
+        let membership = Scenario::ALL.into_iter().map(Self::Membership);
+        membership.chain(GrainScenario::ALL.into_iter().map(Self::Grains))
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Membership(scenario) => scenario.name(),
+            Self::Grains(scenario) => scenario.name(),
+        }
+    }
+
+    const fn summary(self) -> &'static str {
+        match self {
+            Self::Membership(scenario) => scenario.summary(),
+            Self::Grains(scenario) => scenario.summary(),
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args) -> ExitCode {
     let first = args.seed.unwrap_or_else(random_seed);
     for seed in first..first.saturating_add(args.seeds.max(1)) {
@@ -47,11 +76,18 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             heading(args, seed);
         }
         let started = Instant::now();
+        let scenario = match args.scenario {
+            Story::Membership(scenario) => scenario,
+            Story::Grains(scenario) => match run_with_grains(args, seed, scenario, silent) {
+                Ok(()) => continue,
+                Err(code) => return code,
+            },
+        };
         let mut config = SimConfig::new(seed, args.nodes);
         config.network.loss = args.loss;
         let sink = (!silent).then(|| TraceSink::new(print_line));
-        match run_scenario(config, args.scenario, sink) {
-            Ok(report) if args.json => print_json(&report),
+        match run_scenario(config, scenario, sink) {
+            Ok(report) if args.json => print_json(serde_json::to_string(&report)),
             Ok(report) => summary(&report, started),
             Err(RunError::Setup(error)) => return usage(&error),
             Err(error) => {
@@ -63,8 +99,46 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+fn run_with_grains(args: &Args, seed: u64, scenario: GrainScenario, silent: bool) -> Result<(), ExitCode> {
+    if args.nodes > GRAIN_NODES_MAX {
+        eprintln!(
+            "{RED}error:{RED:#} a simulation with grains has 1 to {GRAIN_NODES_MAX} nodes, not {}",
+            args.nodes
+        );
+        return Err(ExitCode::from(2));
+    }
+    let mut config = GrainSimConfig::new(seed, args.nodes, scenario);
+    if args.loss > 0.0 {
+        config.network.loss = args.loss;
+    }
+    match run_grains(config, (!silent).then(|| TraceSink::new(print_line))) {
+        Ok(report) if args.json => print_json(serde_json::to_string(&report)),
+        Ok(report) => grain_summary(&report),
+        Err(violation) => {
+            failure(args, seed, &violation);
+            return Err(ExitCode::FAILURE);
+        }
+    }
+    Ok(())
+}
+
+fn grain_summary(report: &GrainReport) {
+    println!(
+        "\n{GREEN}✓{GREEN:#} every grain is found by everybody and runs once; {} of {} calls were answered",
+        report.answered, report.calls,
+    );
+    println!(
+        "  {} starts, {} asked for before; {} ran beside another, {} told; {} states dropped",
+        report.started, report.claimed, report.overlaps, report.duplicates, report.states_dropped,
+    );
+    println!(
+        "  see it again: synod sim --seed {} --nodes {} --scenario {}",
+        report.seed, report.nodes, report.scenario
+    );
+}
+
 fn heading(args: &Args, seed: u64) {
-    println!("{BOLD}{}{BOLD:#}: {}", args.scenario, args.scenario.summary());
+    println!("{BOLD}{}{BOLD:#}: {}", args.scenario.name(), args.scenario.summary());
     println!("{} nodes, seed {seed}\n", args.nodes);
 }
 
@@ -102,19 +176,20 @@ fn summary(report: &Report, started: Instant) {
     );
 }
 
-fn print_json(report: &Report) {
-    match serde_json::to_string(report) {
+fn print_json(json: serde_json::Result<String>) {
+    match json {
         Ok(json) => println!("{json}"),
         Err(error) => eprintln!("the report could not be printed: {error}"),
     }
 }
 
-fn failure(args: &Args, seed: u64, error: &RunError) {
+fn failure(args: &Args, seed: u64, error: &dyn std::error::Error) {
     let loss = if args.loss > 0.0 { format!(" --loss {}", args.loss) } else { String::new() };
     eprintln!("\n{RED}✗{RED:#} {error}");
     eprintln!(
         "  seed {seed}; see it again: synod sim --seed {seed} --nodes {} --scenario {}{loss}",
-        args.nodes, args.scenario
+        args.nodes,
+        args.scenario.name()
     );
 }
 
@@ -137,12 +212,15 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-fn scenario() -> impl TypedValueParser<Value = Scenario> {
+fn scenario() -> impl TypedValueParser<Value = Story> {
     let names = PossibleValuesParser::new(
-        Scenario::ALL
-            .map(|scenario| clap::builder::PossibleValue::new(scenario.name()).help(scenario.summary())),
+        Story::all().map(|story| clap::builder::PossibleValue::new(story.name()).help(story.summary())),
     );
-    names.try_map(|name| name.parse::<Scenario>())
+    names.try_map(|name| {
+        Story::all()
+            .find(|story| story.name() == name)
+            .ok_or_else(|| format!("there is no scenario {name:?}"))
+    })
 }
 
 /// A seed nobody chose. It is printed, so the run can be repeated.

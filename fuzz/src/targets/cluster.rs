@@ -11,7 +11,7 @@ use synod_cluster::grains::generated::json;
 use synod_cluster::membership::codec as membership;
 use synod_cluster::pubsub::codec as pubsub;
 use synod_cluster::remote::{self, TypeName};
-use synod_core::grains::{ClusterIdentity, GrainSnapshot, RelocationRecord};
+use synod_core::grains::{ClaimId, ClusterIdentity, GrainHost, GrainSnapshot, RelocationRecord};
 use synod_core::membership::{GossipBody, GossipMessage, GossipSender};
 use synod_wire::cluster::{
     GossipKeyValue, GossipMemberState, GossipState, PubSubBatchTransport, PubSubEnvelope,
@@ -121,10 +121,18 @@ pub(super) fn json_arguments() -> Vec<Vec<u8>> {
 }
 
 pub(crate) fn relocations() -> Vec<Vec<u8>> {
+    let host = |name: &str| GrainHost {
+        id: format!("{name}#1").parse().expect("a member"),
+        authority: format!("{name}:8401").parse().expect("an address"),
+    };
     let record = RelocationRecord {
         grain: ClusterIdentity::new("Counter", "user:123").expect("a name"),
-        from: "n001#1".parse().expect("a member"),
-        snapshot: GrainSnapshot { version: 7, bytes: [1, 2, 3].into() },
+        from: host("n001"),
+        pid: Some("n001:8401/partition-activator/user:123$1".parse().expect("a PID")),
+        snapshot: Some(GrainSnapshot { version: 7, bytes: [1, 2, 3].into() }),
+        claim: Some(ClaimId { claimer: host("n002").id, number: 3 }),
+        before: vec![host("n003")],
+        went: Some(host("n004")),
     };
     vec![grains::write_relocation(&record).payload.into()]
 }

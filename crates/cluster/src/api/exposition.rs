@@ -80,6 +80,19 @@ impl Exposition {
         let missed = grains.broadcasts_missed();
         let counters = [("missed", "Broadcasts that listeners of this node were too slow for.", missed)];
         self.counters("synod_broadcasts", &counters);
+        let handovers = grains.handover_counts();
+        let counters = [
+            (
+                "claimed",
+                "Grains that previous hosts were asked for before they started here.",
+                handovers.claimed,
+            ),
+            ("missed", "Grains that started here though a previous host had not answered.", handovers.missed),
+            ("yielded", "Grains that were yielded to another member.", handovers.yielded),
+            ("duplicates", "Grains that ran here and elsewhere at the same time.", handovers.duplicates),
+            ("states_dropped", "States of grains that were lost.", handovers.snapshots_dropped),
+        ];
+        self.counters("synod_grain_handover", &counters);
         let latencies = grains.latencies();
         let name = "synod_grain_call_duration_seconds";
         self.family(name, "histogram", "How long answered calls of this node took.");

@@ -2,17 +2,20 @@
 
 use synod_core::grains::RelocationRecord;
 
-use super::host::Relocation;
+use super::handover::HandoverMessage;
 use crate::remote::Message;
 
 /// The message that carries `record`.
 #[must_use]
 pub fn write_relocation(record: &RelocationRecord) -> Message {
-    Relocation::write(record)
+    HandoverMessage::Relocation(record.clone()).write()
 }
 
 /// The record in `message`, if it is one that a grain can begin from.
 #[must_use]
 pub fn read_relocation(message: &Message) -> Option<RelocationRecord> {
-    Relocation::read(message)
+    match HandoverMessage::read(message)? {
+        Ok(HandoverMessage::Relocation(record)) => Some(record),
+        _ => None,
+    }
 }

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use synod_core::gossip::GossipMemberId;
-use synod_core::grains::{ActivationId, ActorPid, ClusterIdentity, GrainSnapshot, RelocationRecord};
+use synod_core::grains::{ActivationId, ActorPid, ClusterIdentity, GrainSnapshot};
 use synod_wire::cluster::{ActivationRequest, ActivationTerminated, GrainErrorResponse, GrainRequest};
 use synod_wire::{names, payload};
 use tokio::time::Instant;
 
 use super::error::GrainError;
 use super::grain::{AnyGrain, GrainContext};
+use super::handover::HandoverMessage;
 use super::timers::Rang;
 use super::{Asker, Grains, HEADER_CHAIN, HEADER_DEADLINE};
 use crate::remote::{
@@ -25,10 +25,10 @@ impl Process for Activator {
     fn deliver(&self, letters: &mut VecDeque<Letter>) -> Result<(), ProcessEnded> {
         for Letter { message, .. } in letters.drain(..) {
             let peer = message.sender.as_ref().map_or("a peer", |sender| sender.address()).to_owned();
-            if message.is::<Relocation>() {
-                match Relocation::read(&message) {
-                    Some(record) => self.0.take_over(record),
-                    None => self.0.remote().refuse_message(&peer, "the state of no grain"),
+            if let Some(handover) = HandoverMessage::read(&message) {
+                match handover {
+                    Ok(handover) => self.0.take_handover(handover),
+                    Err(problem) => self.0.remote().refuse_message(&peer, &problem),
                 }
                 continue;
             }
@@ -57,47 +57,6 @@ impl Process for Activator {
 
     fn tell(&self, _: SystemMessage) -> Result<(), ProcessEnded> {
         Ok(())
-    }
-}
-
-/// The state of a grain on its way to the next host. Only synod nodes hand it over: a Go node has no place for it.
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Relocation {
-    #[prost(string, tag = "1")]
-    kind: String,
-    #[prost(string, tag = "2")]
-    identity: String,
-    #[prost(string, tag = "3")]
-    from: String,
-    #[prost(uint64, tag = "4")]
-    version: u64,
-    #[prost(bytes = "bytes", tag = "5")]
-    state: Bytes,
-}
-
-impl prost::Name for Relocation {
-    const NAME: &'static str = "Relocation";
-    const PACKAGE: &'static str = "synod.grains";
-}
-
-impl Relocation {
-    pub(super) fn write(record: &RelocationRecord) -> Message {
-        Message::new(&Self {
-            kind: record.grain.kind().to_owned(),
-            identity: record.grain.identity().to_owned(),
-            from: record.from.to_string(),
-            version: record.snapshot.version,
-            state: Bytes::copy_from_slice(&record.snapshot.bytes),
-        })
-    }
-
-    pub(super) fn read(message: &Message) -> Option<RelocationRecord> {
-        let Self { kind, identity, from, version, state } = message.decode().ok()?;
-        Some(RelocationRecord {
-            grain: ClusterIdentity::new(&kind, &identity).ok()?,
-            from: GossipMemberId::new(&from).ok()?,
-            snapshot: GrainSnapshot { version, bytes: state.as_ref().into() },
-        })
     }
 }
 

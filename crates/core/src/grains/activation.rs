@@ -1,29 +1,36 @@
 //! The grains that run on this node: each at most once, started when called, stopped when idle or when it belongs elsewhere.
 //!
 //! ```text
-//!            request                spawned                 idle, moved, leaving, duplicate
-//!   nothing ─────────► Spawning ───────────────► Active ────────────────────────────────────► Stopping
-//!      ▲                │ failed                   │ ended by itself                             │ terminated
-//!      └────────────────┴──────────────────────────┴─────────────────────────────────────────────┘
+//!            request                spawned                 idle, moved, leaving
+//!   nothing ─────────► Spawning ───────────────► Active ────────────────────────► Stopping
+//!      ▲ │               ▲ │ failed                │ ended by itself                │ terminated
+//!      │ └─► Claiming ───┘ │                       │                                │
+//!      └───────────────────┴───────────────────────┴────────────────────────────────┘
 //! ```
 //!
 //! Whoever asks while a grain starts waits for that start; whoever asks while it stops waits for its end and the next
 //! start. So there are never two of it here. That there are not two of it in the cluster follows from everyone asking the
-//! owner; while views differ there can be two for a moment, and the owner by the current roster keeps it.
+//! owner, and from a new owner asking those before it first (Claiming). Members that cannot reach each other may run two;
+//! when they meet again the owner keeps its own.
 
 mod config;
+mod handover;
+mod history;
+mod outbox;
 mod outcome;
+mod recent;
 mod relocation;
 mod snapshot;
 
 pub use config::{ActivationConfig, ActivationConfigError, GrainKindConfig};
 pub use outcome::{
     ActivationCommand, ActivationEvent, ActivationId, ActivationOutcome, ActivationRefusal, ActivationReply,
+    BEFORE_MAX, ClaimId, ClaimRecord, GrainHost, HandoverCounts, RelocationReceipt, RelocationRecord,
     StopReason,
 };
-pub use relocation::PeerReport;
-pub use snapshot::{GrainSnapshot, RelocationRecord, SnapshotDrop};
+pub use snapshot::{GrainSnapshot, SnapshotDrop};
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -33,9 +40,11 @@ use core::time::Duration;
 use super::identity::ClusterIdentity;
 use super::pid::ActorPid;
 use crate::deadline::DeadlineQueue;
-use crate::gossip::GossipMemberId;
-use crate::roster::RosterMember;
 use crate::time::TimerInstant;
+use handover::{Claim, Yielded};
+use history::RosterHistory;
+use outbox::Outbox;
+use recent::Recent;
 use snapshot::SnapshotStore;
 
 /// The grains of one node. `R` is whoever asked for one; the registry only moves it.
@@ -45,18 +54,30 @@ use snapshot::SnapshotStore;
 /// `wake_at` of the last outcome. Time is monotonic. Every `Spawn` is answered by
 /// [`handle_spawned`](Self::handle_spawned) or [`handle_spawn_failed`](Self::handle_spawn_failed), every `Stop` by
 /// [`handle_terminated`](Self::handle_terminated), every message that [`handle_message`](Self::handle_message) lets through
-/// by [`handle_turn_done`](Self::handle_turn_done), and every request gets exactly one reply.
+/// by [`handle_turn_done`](Self::handle_turn_done), and every request gets exactly one reply. What other nodes send for a
+/// `Claim`, `Outdated`, `Transfer` or `Confirm` is given to [`handle_claim`](Self::handle_claim),
+/// [`handle_outdated`](Self::handle_outdated), [`handle_relocation`](Self::handle_relocation) and
+/// [`handle_receipt`](Self::handle_receipt); it may be lost, doubled and late.
 #[derive(Clone, Debug)]
 pub struct VirtualActorRegistry<R> {
     config: ActivationConfig,
     kinds: BTreeMap<String, GrainKindConfig>,
-    own: GossipMemberId,
-    members: Vec<RosterMember>,
+    own: GrainHost,
+    history: RosterHistory,
     entries: BTreeMap<ClusterIdentity, Entry<R>>,
     running: BTreeMap<String, usize>,
     idle: DeadlineQueue<ClusterIdentity>,
+    alarms: DeadlineQueue<Alarm>,
     snapshots: SnapshotStore,
+    outbox: Outbox,
+    /// Grains that went elsewhere a moment ago.
+    yielded: Recent<ClusterIdentity, Yielded>,
+    /// Activations elsewhere of whose end this node was told a moment ago.
+    ended: Recent<(ClusterIdentity, ActorPid), ()>,
+    /// Those of them that the owner of the grain, who is somebody else, is still to be told of.
+    strays: Recent<ClusterIdentity, ActorPid>,
     past: Past,
+    counts: HandoverCounts,
     last_activation: u64,
     leaving: bool,
     drained: bool,
@@ -70,10 +91,20 @@ struct Entry<R> {
     waiters: Vec<R>,
 }
 
+/// What a grain waits for, beside being idle.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Alarm {
+    /// Answers of previous owners.
+    Claim(ClusterIdentity),
+    /// A roster that makes this node the owner of a state that it was given.
+    Misplaced(ClusterIdentity),
+}
+
 #[derive(Clone, Debug)]
 enum State {
+    Claiming(Box<Claim>),
     Spawning { restored: Option<u64> },
-    Active { pid: ActorPid, last_seen: TimerInstant, turns: usize },
+    Active { pid: ActorPid, last_seen: TimerInstant, turns: usize, restored: Option<u64> },
     Stopping { pid: ActorPid, reason: StopReason },
 }
 
@@ -83,7 +114,7 @@ impl<R> VirtualActorRegistry<R> {
     /// # Errors
     /// A setting out of range, or a kind given twice.
     pub fn new(
-        own: GossipMemberId,
+        own: GrainHost,
         kinds: Vec<GrainKindConfig>,
         config: ActivationConfig,
     ) -> Result<Self, ActivationConfigError> {
@@ -99,11 +130,17 @@ impl<R> VirtualActorRegistry<R> {
             running: known.keys().map(|kind| (kind.clone(), 0)).collect(),
             kinds: known,
             own,
-            members: Vec::new(),
+            history: RosterHistory::new(config.handover_window),
             entries: BTreeMap::new(),
             idle: DeadlineQueue::new(),
+            alarms: DeadlineQueue::new(),
             snapshots: SnapshotStore::new(config.snapshot_bytes_max, config.snapshots_bytes_max),
+            outbox: Outbox::new(config.snapshots_bytes_max),
+            yielded: Recent::new(RECENT_MAX),
+            ended: Recent::new(RECENT_MAX),
+            strays: Recent::new(RECENT_MAX),
             past: Past::default(),
+            counts: HandoverCounts::default(),
             last_activation: 0,
             leaving: false,
             drained: false,
@@ -135,7 +172,10 @@ impl<R> VirtualActorRegistry<R> {
                 let max = self.config.waiters_max;
                 out.refuse(asker, grain, ActivationRefusal::TooManyWaiters { grain: grain.clone(), max });
             }
-            None => self.start(grain, [asker].into(), &mut out),
+            None => {
+                self.forget(now);
+                self.start(grain, [asker].into(), now, &mut out);
+            }
         }
         self.finish(out)
     }
@@ -175,7 +215,7 @@ impl<R> VirtualActorRegistry<R> {
         } else {
             ActivationEvent::Activated { grain: grain_name, pid: pid_name, activation }
         });
-        entry.state = State::Active { pid: pid.clone(), last_seen: now, turns: 0 };
+        entry.state = State::Active { pid: pid.clone(), last_seen: now, turns: 0, restored };
         let waiters = mem::take(&mut entry.waiters);
         match allowed {
             Ok(()) => {
@@ -223,7 +263,7 @@ impl<R> VirtualActorRegistry<R> {
     /// stop: the sender must be told so, and ask again.
     pub fn handle_message(&mut self, grain: &ClusterIdentity, now: TimerInstant) -> Option<ActorPid> {
         let entry = self.entries.get_mut(grain)?;
-        let State::Active { pid, last_seen, turns } = &mut entry.state else { return None };
+        let State::Active { pid, last_seen, turns, .. } = &mut entry.state else { return None };
         *last_seen = now;
         *turns += 1;
         Some(pid.clone())
@@ -236,7 +276,7 @@ impl<R> VirtualActorRegistry<R> {
         pid: &ActorPid,
         now: TimerInstant,
     ) -> ActivationOutcome<R> {
-        if let Some(Entry { state: State::Active { pid: known, last_seen, turns }, .. }) =
+        if let Some(Entry { state: State::Active { pid: known, last_seen, turns, .. }, .. }) =
             self.entries.get_mut(grain)
             && known == pid
         {
@@ -255,8 +295,10 @@ impl<R> VirtualActorRegistry<R> {
         grain: &ClusterIdentity,
         pid: &ActorPid,
         snapshot: Option<GrainSnapshot>,
+        now: TimerInstant,
     ) -> ActivationOutcome<R> {
         let mut out = ActivationOutcome::default();
+        self.forget(now);
         if self.entries.get(grain).and_then(|entry| entry.state.pid()) != Some(pid) {
             return self.finish(out);
         }
@@ -267,17 +309,14 @@ impl<R> VirtualActorRegistry<R> {
         }
         self.past.insert(grain);
         self.tell_end(grain, &state, pid, snapshot.as_ref(), &mut out);
-        match snapshot {
-            Some(snapshot) => self.pass_on(grain, snapshot, &mut out),
-            None if self.needs_snapshot(grain) && self.snapshots.get(grain).is_none() => {
-                out.events.push(ActivationEvent::SnapshotMissing { grain: grain.clone() });
-            }
-            None => {}
+        if snapshot.is_none() && self.needs_snapshot(grain) && self.snapshots.get(grain).is_none() {
+            out.events.push(ActivationEvent::SnapshotMissing { grain: grain.clone() });
         }
+        self.pass_on(grain, Some(pid), snapshot, now, &mut out);
         out.commands.push(ActivationCommand::Announce { grain: grain.clone(), pid: pid.clone() });
         if !waiters.is_empty() {
             match self.may_start(grain) {
-                Ok(()) => self.start(grain, waiters, &mut out),
+                Ok(()) => self.start(grain, waiters, now, &mut out),
                 Err(refusal) => {
                     for waiter in waiters {
                         out.refuse(waiter, grain, refusal.clone());
@@ -288,7 +327,8 @@ impl<R> VirtualActorRegistry<R> {
         self.finish(out)
     }
 
-    /// Stops what has been idle for its limit. A grain that works is not idle, however long it takes.
+    /// Stops what has been idle for its limit, and sees to what is waited for. A grain that works is not idle, however long
+    /// it takes.
     pub fn poll(&mut self, now: TimerInstant) -> ActivationOutcome<R> {
         let mut out = ActivationOutcome::default();
         while let Some(grain) = self.idle.pop_due(now) {
@@ -304,6 +344,14 @@ impl<R> VirtualActorRegistry<R> {
                 None => {}
             }
         }
+        self.forget(now);
+        while let Some(alarm) = self.alarms.pop_due(now) {
+            match alarm {
+                Alarm::Claim(grain) => self.claim_due(&grain, now, &mut out),
+                Alarm::Misplaced(grain) => self.misplaced_due(&grain, now, &mut out),
+            }
+        }
+        self.poll_outbox(now, &mut out);
         self.finish(out)
     }
 
@@ -312,8 +360,32 @@ impl<R> VirtualActorRegistry<R> {
     pub fn pid(&self, grain: &ClusterIdentity) -> Option<&ActorPid> {
         match &self.entries.get(grain)?.state {
             State::Active { pid, .. } => Some(pid),
-            State::Spawning { .. } | State::Stopping { .. } => None,
+            State::Claiming(_) | State::Spawning { .. } | State::Stopping { .. } => None,
         }
+    }
+
+    /// This node, in this life.
+    #[must_use]
+    pub const fn own(&self) -> &GrainHost {
+        &self.own
+    }
+
+    /// How grains have come and gone.
+    #[must_use]
+    pub const fn handover_counts(&self) -> HandoverCounts {
+        self.counts
+    }
+
+    /// How many grains are being asked for or started, run or stop here.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
     /// How many grains run on this node, by kind: what the heartbeat tells. Kinds without any are listed.
@@ -326,7 +398,7 @@ impl<R> VirtualActorRegistry<R> {
         self.snapshots.grains()
     }
 
-    /// Whether this node leaves and no grain runs here any more.
+    /// Whether this node leaves, no grain runs here any more, and no state of one is still on its way.
     #[must_use]
     pub const fn is_drained(&self) -> bool {
         self.drained
@@ -341,32 +413,64 @@ impl<R> VirtualActorRegistry<R> {
             let successor = self.successor(grain).cloned();
             return Err(ActivationRefusal::Leaving { grain: grain.clone(), successor });
         }
+        if let Some(to) = self.ceded(grain) {
+            let owner = handover::listed(to);
+            return Err(ActivationRefusal::NotOwner { grain: grain.clone(), owner });
+        }
         match self.owner(grain) {
-            Some(owner) if owner.id == self.own => Ok(()),
+            Some(owner) if owner.id == self.own.id => Ok(()),
             Some(owner) => Err(ActivationRefusal::NotOwner { grain: grain.clone(), owner: owner.clone() }),
             None => Err(ActivationRefusal::NoOwner { grain: grain.clone() }),
         }
     }
 
-    fn start(&mut self, grain: &ClusterIdentity, waiters: Vec<R>, out: &mut ActivationOutcome<R>) {
-        let snapshot = self.snapshots.get(grain).cloned();
+    /// Starts a grain that does not run here, after its previous owners were asked if there are any.
+    fn start(
+        &mut self,
+        grain: &ClusterIdentity,
+        waiters: Vec<R>,
+        now: TimerInstant,
+        out: &mut ActivationOutcome<R>,
+    ) {
         let max = self.config.activations_max;
-        let refusal = if self.entries.len() >= max {
-            Some(ActivationRefusal::TooManyActivations { grain: grain.clone(), max })
-        } else if self.needs_snapshot(grain) && snapshot.is_none() {
-            out.events.push(ActivationEvent::SnapshotMissing { grain: grain.clone() });
-            Some(ActivationRefusal::StateMissing { grain: grain.clone() })
-        } else {
-            None
-        };
-        if let Some(refusal) = refusal {
+        if self.entries.len() >= max {
             for waiter in waiters {
-                out.refuse(waiter, grain, refusal.clone());
+                out.refuse(
+                    waiter,
+                    grain,
+                    ActivationRefusal::TooManyActivations { grain: grain.clone(), max },
+                );
             }
             return;
         }
+        // What this node was about to give away is its own again.
+        if let Some(snapshot) = self.outbox.take(grain).and_then(|parcel| parcel.record.snapshot) {
+            self.keep_newer(grain, snapshot, out);
+        }
+        let previous = self.previous_hosts(grain);
+        if !previous.is_empty() {
+            return self.begin_claim(grain, previous, waiters, now, out);
+        }
         self.last_activation += 1;
-        let activation = ActivationId(self.last_activation);
+        self.spawn(grain, ActivationId(self.last_activation), waiters, out);
+    }
+
+    fn spawn(
+        &mut self,
+        grain: &ClusterIdentity,
+        activation: ActivationId,
+        waiters: Vec<R>,
+        out: &mut ActivationOutcome<R>,
+    ) {
+        let snapshot = self.snapshots.get(grain).cloned();
+        if self.needs_snapshot(grain) && snapshot.is_none() {
+            out.events.push(ActivationEvent::SnapshotMissing { grain: grain.clone() });
+            for waiter in waiters {
+                out.refuse(waiter, grain, ActivationRefusal::StateMissing { grain: grain.clone() });
+            }
+            return;
+        }
+        self.strays.remove(grain);
         let state = State::Spawning { restored: snapshot.as_ref().map(|snapshot| snapshot.version) };
         self.entries.insert(grain.clone(), Entry { activation, state, waiters });
         out.commands.push(ActivationCommand::Spawn { grain: grain.clone(), activation, snapshot });
@@ -398,10 +502,10 @@ impl<R> VirtualActorRegistry<R> {
             State::Stopping { .. } => ActivationEvent::HandedOver {
                 grain: grain_name,
                 pid,
-                to: self.next_host(grain).map(|host| host.id.clone()),
+                to: self.next_host(grain).map(|host| host.id),
                 snapshot: snapshot.map(|snapshot| snapshot.version),
             },
-            State::Active { .. } | State::Spawning { .. } => {
+            State::Claiming(_) | State::Active { .. } | State::Spawning { .. } => {
                 ActivationEvent::Deactivated { grain: grain_name, pid }
             }
         });
@@ -421,12 +525,30 @@ impl<R> VirtualActorRegistry<R> {
         self.kinds.get(grain.kind()).is_some_and(|kind| kind.snapshot_required)
     }
 
+    /// Forgets what is too long ago to matter.
+    fn forget(&mut self, now: TimerInstant) {
+        self.history.forget(now);
+        self.yielded.forget(now);
+        self.ended.forget(now);
+        self.strays.forget(now);
+    }
+
     fn finish(&mut self, mut out: ActivationOutcome<R>) -> ActivationOutcome<R> {
-        if self.leaving && !self.drained && self.entries.is_empty() {
+        for event in &out.events {
+            match event {
+                ActivationEvent::HandoverMissed { .. } => self.counts.missed += 1,
+                ActivationEvent::Duplicate { .. } => self.counts.duplicates += 1,
+                ActivationEvent::SnapshotDropped { .. } => self.counts.snapshots_dropped += 1,
+                _ => {}
+            }
+        }
+        if self.leaving && !self.drained && self.entries.is_empty() && self.outbox.is_empty() {
             self.drained = true;
             out.events.push(ActivationEvent::Drained);
         }
-        out.wake_at = self.idle.next();
+        let alarms = [self.idle.next(), self.alarms.next(), self.outbox.next()];
+        let forgetting = [self.yielded.next(), self.ended.next(), self.strays.next()];
+        out.wake_at = alarms.into_iter().chain(forgetting).flatten().min();
         out
     }
 }
@@ -435,7 +557,7 @@ impl State {
     const fn pid(&self) -> Option<&ActorPid> {
         match self {
             Self::Active { pid, .. } | Self::Stopping { pid, .. } => Some(pid),
-            Self::Spawning { .. } => None,
+            Self::Claiming(_) | Self::Spawning { .. } => None,
         }
     }
 }
@@ -466,6 +588,8 @@ impl Past {
 
 /// Most grains that are remembered after they ran.
 const PAST_MAX: usize = 65_536;
+/// Most grains whose last move is remembered.
+const RECENT_MAX: usize = 65_536;
 
 #[cfg(test)]
 mod tests;

@@ -22,6 +22,12 @@ pub struct ActivationConfig {
     /// Most bytes of snapshots that are kept for grains that do not run, their names included. More lets more grains come
     /// back with their state; beyond, the oldest is dropped. `snapshot_bytes_max` plus 64 KiB to 16 GiB. Default 64 MiB.
     pub snapshots_bytes_max: usize,
+    /// For how long after a change of the roster a grain is started only after its previous owners were asked to yield it.
+    /// Longer is safer while views differ for long, shorter spares the question. 1 ms to 10 min. Default 10 s.
+    pub handover_window: Duration,
+    /// How long a start waits for the answers of previous owners. Longer waits for grains with long turns, shorter starts
+    /// sooner without their state. 1 ms to 60 s. Default 2 s.
+    pub handover_patience: Duration,
 }
 
 impl Default for ActivationConfig {
@@ -32,6 +38,8 @@ impl Default for ActivationConfig {
             waiters_max: 1024,
             snapshot_bytes_max: 1 << 20,
             snapshots_bytes_max: 64 << 20,
+            handover_window: Duration::from_secs(10),
+            handover_patience: Duration::from_secs(2),
         }
     }
 }
@@ -52,6 +60,15 @@ impl ActivationConfig {
         for (field, value, min, max) in counts {
             if !(min..=max).contains(&value) {
                 return Err(ActivationConfigError::Count { field, value, min, max });
+            }
+        }
+        let times = [
+            ("handover_window", self.handover_window, HANDOVER_WINDOW_MAX),
+            ("handover_patience", self.handover_patience, HANDOVER_PATIENCE_MAX),
+        ];
+        for (field, value, max) in times {
+            if !(HANDOVER_MIN..=max).contains(&value) {
+                return Err(ActivationConfigError::Time { field, value, min: HANDOVER_MIN, max });
             }
         }
         Ok(())
@@ -113,6 +130,18 @@ pub enum ActivationConfigError {
         /// The largest value.
         max: usize,
     },
+    /// A time is out of range.
+    #[error("activation.{field} must be {min:?} to {max:?}, it is {value:?}")]
+    Time {
+        /// The field.
+        field: &'static str,
+        /// The refused value.
+        value: Duration,
+        /// The shortest value.
+        min: Duration,
+        /// The longest value.
+        max: Duration,
+    },
     /// The name of a kind is none.
     #[error("kind {kind:?}: {error}")]
     Kind {
@@ -143,6 +172,9 @@ pub enum ActivationConfigError {
 
 /// Room for the names beside one largest snapshot.
 const NAMES_BYTES: usize = 64 << 10;
+const HANDOVER_MIN: Duration = Duration::from_millis(1);
+const HANDOVER_WINDOW_MAX: Duration = Duration::from_secs(600);
+const HANDOVER_PATIENCE_MAX: Duration = Duration::from_secs(60);
 const IDLE_LIMIT: Duration = Duration::from_secs(3600);
 const IDLE_MIN: Duration = Duration::from_millis(1);
 const IDLE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -159,8 +191,19 @@ mod tests {
             (ActivationConfig { activations_max: 0, ..sound.clone() }, "activations_max"),
             (ActivationConfig { waiters_max: 100_001, ..sound.clone() }, "waiters_max"),
             (ActivationConfig { snapshot_bytes_max: 0, ..sound.clone() }, "snapshot_bytes_max"),
-            (ActivationConfig { snapshots_bytes_max: 1 << 20, ..sound }, "snapshots_bytes_max"),
+            (ActivationConfig { snapshots_bytes_max: 1 << 20, ..sound.clone() }, "snapshots_bytes_max"),
         ];
+        let hours = Duration::from_secs(3600);
+        let times = [
+            (ActivationConfig { handover_window: Duration::ZERO, ..sound.clone() }, "handover_window"),
+            (ActivationConfig { handover_patience: hours, ..sound }, "handover_patience"),
+        ];
+        for (config, name) in times {
+            let Err(ActivationConfigError::Time { field, .. }) = config.validate() else {
+                panic!("{name} was accepted");
+            };
+            assert_eq!(field, name);
+        }
         for (config, name) in cases {
             let Err(ActivationConfigError::Count { field, .. }) = config.validate() else {
                 panic!("{name} was accepted");

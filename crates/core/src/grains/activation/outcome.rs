@@ -4,9 +4,10 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::snapshot::{GrainSnapshot, RelocationRecord, SnapshotDrop};
+use super::snapshot::{GrainSnapshot, SnapshotDrop};
 use crate::gossip::GossipMemberId;
 use crate::grains::{ActorPid, ClusterIdentity};
+use crate::id::Authority;
 use crate::roster::RosterMember;
 use crate::time::TimerInstant;
 
@@ -34,6 +35,86 @@ impl fmt::Debug for ActivationId {
     }
 }
 
+/// A member that runs grains, or did.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GrainHost {
+    /// This life of it.
+    pub id: GossipMemberId,
+    /// Where it listens.
+    pub authority: Authority,
+}
+
+impl From<&RosterMember> for GrainHost {
+    fn from(member: &RosterMember) -> Self {
+        Self { id: member.id.clone(), authority: member.authority.clone() }
+    }
+}
+
+/// Numbers the questions of a node. Never used twice in its life.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClaimId {
+    /// Who asks.
+    pub claimer: GossipMemberId,
+    /// The activation that waits for the answers.
+    pub number: u64,
+}
+
+/// The owner of a grain asks a previous owner to yield it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimRecord {
+    /// The grain.
+    pub grain: ClusterIdentity,
+    /// Who asks.
+    pub from: GrainHost,
+    /// The number of the question.
+    pub number: u64,
+    /// The digest of the roster by which it is the owner.
+    pub roster: u64,
+}
+
+/// A host of a grain yields it: what ran there is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelocationRecord {
+    /// The grain.
+    pub grain: ClusterIdentity,
+    /// Who hosted it.
+    pub from: GrainHost,
+    /// The activation that ran there last, as far as is known.
+    pub pid: Option<ActorPid>,
+    /// Its state, if there is one.
+    pub snapshot: Option<GrainSnapshot>,
+    /// The question that this answers, if it was asked.
+    pub claim: Option<ClaimId>,
+    /// Who may know more: owners before that one. At most [`BEFORE_MAX`] are looked at.
+    pub before: Vec<GrainHost>,
+    /// Who was given the grain a moment ago.
+    pub went: Option<GrainHost>,
+}
+
+impl RelocationRecord {
+    /// Whether the receiver is to confirm it.
+    #[must_use]
+    pub const fn is_confirmed(&self) -> bool {
+        self.pid.is_some() || self.snapshot.is_some()
+    }
+}
+
+/// A hand-over has arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelocationReceipt {
+    /// The grain.
+    pub grain: ClusterIdentity,
+    /// Who has it.
+    pub by: GossipMemberId,
+    /// The activation that was named.
+    pub pid: Option<ActorPid>,
+    /// The version of the state, if there was one.
+    pub version: Option<u64>,
+}
+
+/// Most members that an answer names.
+pub const BEFORE_MAX: usize = 8;
+
 /// Why a grain is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StopReason {
@@ -43,8 +124,6 @@ pub enum StopReason {
     Moved,
     /// This node leaves the cluster.
     Leaving,
-    /// Another member runs it too, and is the owner.
-    Duplicate,
     /// It was started for a request that is no longer known.
     Orphan,
 }
@@ -70,20 +149,37 @@ pub enum ActivationCommand {
         /// Why.
         reason: StopReason,
     },
-    /// Ask another node to stop its activation: this node is the owner.
-    StopRemote {
+    /// Ask a member that may still run the grain to yield it. Answered by `handle_relocation` or `handle_outdated`; it is
+    /// sent again until then, so a loss does no harm.
+    Claim {
+        /// Whom.
+        to: GrainHost,
+        /// What.
+        claim: ClaimRecord,
+    },
+    /// Tell a member that asked that it goes by a roster of the past.
+    Outdated {
+        /// Whom.
+        to: GrainHost,
         /// The grain.
         grain: ClusterIdentity,
-        /// The activation on the other node.
-        pid: ActorPid,
+        /// The number of its question.
+        number: u64,
     },
-    /// Hand the state of a grain to the member that hosts it now. If it cannot be delivered, give it back with
-    /// `handle_relocation`: it is kept, and goes where it belongs with the next roster.
+    /// Yield a grain to the member that hosts it now. It is kept and sent again until its receipt comes, so a loss does
+    /// no harm.
     Transfer {
         /// To whom.
-        to: RosterMember,
+        to: GrainHost,
         /// What.
         record: RelocationRecord,
+    },
+    /// Tell the last host of a grain that what it yielded is here.
+    Confirm {
+        /// Whom.
+        to: GrainHost,
+        /// What.
+        receipt: RelocationReceipt,
     },
     /// Tell every member that this activation is over, so that nobody calls it any more.
     Announce {
@@ -141,6 +237,14 @@ pub enum ActivationRefusal {
         grain: ClusterIdentity,
         /// Most of them.
         max: usize,
+    },
+    /// A member with a newer roster says that this node lags behind.
+    #[error("{by} goes by a newer roster; this node does not start {grain} before it knows it")]
+    Outdated {
+        /// The grain.
+        grain: ClusterIdentity,
+        /// Who says so.
+        by: GossipMemberId,
     },
     /// The grain is started only from a snapshot, and there is none.
     #[error("{grain} needs its state to start, and this node does not have it")]
@@ -239,19 +343,40 @@ pub enum ActivationEvent {
         /// Why.
         reason: SnapshotDrop,
     },
-    /// A grain runs twice.
+    /// A grain was started though members that may have run it did not yield it in time, or went away. It may have lost its
+    /// state, and may run twice for a moment.
+    HandoverMissed {
+        /// The grain.
+        grain: ClusterIdentity,
+        /// Who did not answer.
+        silent: Vec<GossipMemberId>,
+    },
+    /// A grain ran twice. The activation of the owner, this node, was kept; the other one is over.
     Duplicate {
         /// The grain.
         grain: ClusterIdentity,
         /// The activation here, unless it is just starting.
-        ours: Option<ActorPid>,
+        kept: Option<ActorPid>,
         /// The activation elsewhere.
-        theirs: ActorPid,
-        /// Who keeps it: the owner by the current roster.
-        winner: Option<GossipMemberId>,
+        stopped: ActorPid,
     },
     /// This node leaves, and no grain runs here any more.
     Drained,
+}
+
+/// How grains have changed hosts, from the view of one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandoverCounts {
+    /// Grains that previous owners were asked for before they were started here.
+    pub claimed: u64,
+    /// Grains that were started here though a previous owner had not answered.
+    pub missed: u64,
+    /// Grains that were yielded to another member.
+    pub yielded: u64,
+    /// Grains that ran here and elsewhere at the same time.
+    pub duplicates: u64,
+    /// States that were lost.
+    pub snapshots_dropped: u64,
 }
 
 /// What a call asks the driver to do, in the order of the fields.
@@ -263,7 +388,7 @@ pub struct ActivationOutcome<R> {
     pub commands: Vec<ActivationCommand>,
     /// Answers to requests.
     pub replies: Vec<ActivationReply<R>>,
-    /// When to poll next, if any grain may become idle.
+    /// When to poll next, if a grain may become idle, is waited for, or is on its way.
     pub wake_at: Option<TimerInstant>,
 }
 
@@ -278,7 +403,10 @@ impl<R> ActivationOutcome<R> {
         self.replies.push(ActivationReply { to, grain: grain.clone(), result: Err(refusal) });
     }
 
-    pub(super) fn tell_drops(&mut self, dropped: Vec<(ClusterIdentity, u64, SnapshotDrop)>) {
+    pub(super) fn tell_drops(
+        &mut self,
+        dropped: impl IntoIterator<Item = (ClusterIdentity, u64, SnapshotDrop)>,
+    ) {
         self.events.extend(
             dropped.into_iter().map(|(grain, version, reason)| ActivationEvent::SnapshotDropped {
                 grain,

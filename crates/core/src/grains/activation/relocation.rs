@@ -1,171 +1,347 @@
 //! What happens to the grains of this node when they belong elsewhere: after a change of the roster, before this node
-//! leaves, and when another node runs one of them too.
+//! leaves, and when another node ran one of them too.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::mem;
 
+use super::outbox::{Due, Parcel};
+use super::outcome::{ClaimId, GrainHost, RelocationReceipt, RelocationRecord};
 use super::{
-    ActivationCommand, ActivationEvent, ActivationOutcome, ActivationRefusal, Entry, GrainSnapshot,
-    RelocationRecord, SnapshotDrop, State, StopReason, VirtualActorRegistry,
+    ActivationCommand, ActivationEvent, ActivationOutcome, ActivationRefusal, Alarm, Entry, GrainSnapshot,
+    SnapshotDrop, State, StopReason, VirtualActorRegistry,
 };
 use crate::gossip::GossipMemberId;
 use crate::grains::{ActorPid, ClusterIdentity};
 use crate::roster::{PeerRuntime, RosterMember};
-
-/// What another node says about an activation of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerReport {
-    /// It runs.
-    Claimed,
-    /// It is over.
-    Terminated,
-}
+use crate::time::TimerInstant;
 
 impl<R> VirtualActorRegistry<R> {
     /// Goes by this roster from now on. Grains that another member hosts by it are stopped, and states that are kept for
     /// such are handed over.
-    pub fn handle_roster(&mut self, members: &[RosterMember]) -> ActivationOutcome<R> {
+    pub fn handle_roster(&mut self, members: &[RosterMember], now: TimerInstant) -> ActivationOutcome<R> {
         let mut out = ActivationOutcome::default();
-        self.members = members.to_vec();
-        self.yield_grains(StopReason::Moved, &mut out);
+        self.forget(now);
+        let left: Vec<_> = self
+            .history
+            .members()
+            .iter()
+            .filter(|member| members.iter().all(|other| other.id != member.id))
+            .map(|member| member.id.clone())
+            .collect();
+        self.history.advance(members, &self.own, now);
+        self.yield_grains(StopReason::Moved, now, &mut out);
+        self.note_gone(&left, &mut out);
+        self.readdress(&left, now, &mut out);
         self.finish(out)
     }
 
     /// This node lives on as `own`. The roster that follows decides what that changes.
     pub fn handle_rejoin(&mut self, own: GossipMemberId) {
-        self.own = own;
+        self.own.id = own;
     }
 
     /// This node leaves: nothing is started any more, and what runs is stopped. [`ActivationEvent::Drained`] tells when
-    /// that is done. There is no way back.
-    pub fn handle_leave(&mut self) -> ActivationOutcome<R> {
+    /// that is done and every state has arrived elsewhere. There is no way back.
+    pub fn handle_leave(&mut self, now: TimerInstant) -> ActivationOutcome<R> {
         let mut out = ActivationOutcome::default();
         self.leaving = true;
-        self.yield_grains(StopReason::Leaving, &mut out);
+        self.yield_grains(StopReason::Leaving, now, &mut out);
         self.finish(out)
     }
 
-    /// The last host of a grain hands its state over, or the application brings one. It is kept until the grain starts;
-    /// it may come before the roster that makes this node the owner.
-    pub fn handle_relocation(&mut self, record: RelocationRecord) -> ActivationOutcome<R> {
+    /// A host of a grain yields it, with its state or without. A state is kept until the grain starts; it may come before
+    /// the roster that makes this node the owner. If the grain runs here, it ran twice, and this one stays.
+    pub fn handle_relocation(&mut self, record: RelocationRecord, now: TimerInstant) -> ActivationOutcome<R> {
         let mut out = ActivationOutcome::default();
-        let RelocationRecord { grain, snapshot, .. } = record;
-        let runs = matches!(
-            self.entries.get(&grain),
-            Some(Entry { state: State::Spawning { .. } | State::Active { .. }, .. })
-        );
-        let refusal = if !self.kinds.contains_key(grain.kind()) {
-            Some(SnapshotDrop::UnknownKind)
-        } else if runs {
-            Some(SnapshotDrop::Late)
-        } else {
-            None
-        };
-        match refusal {
-            Some(reason) => out.tell_drops([(grain, snapshot.version, reason)].into()),
-            None => {
-                let dropped = self.snapshots.keep(&grain, snapshot);
-                out.tell_drops(dropped);
-            }
+        self.forget(now);
+        if self.leaving {
+            self.send_past(record, now, &mut out);
+            return self.finish(out);
         }
+        let grain = &record.grain;
+        if record.is_confirmed() {
+            self.confirm(&record, &mut out);
+        }
+        if let Some(theirs) = &record.pid {
+            self.note_end(grain, theirs, &record.from, now, &mut out);
+        }
+        if let Some(snapshot) = record.snapshot.clone() {
+            self.take_in(grain, snapshot, now, &mut out);
+        }
+        self.note_answer(&record, &mut out);
         self.finish(out)
     }
 
-    /// Another node reports its activation `theirs` of `grain`. If the grain runs here too, the owner by the current
-    /// roster keeps it and the other one is stopped.
-    pub fn handle_peer_activation(
-        &mut self,
-        grain: &ClusterIdentity,
-        theirs: &ActorPid,
-        report: PeerReport,
-    ) -> ActivationOutcome<R> {
-        let mut out = ActivationOutcome::default();
-        let Some(ours) = self.entries.get(grain).map(|entry| entry.state.pid().cloned()) else {
-            return self.finish(out);
-        };
-        let winner = self.next_host(grain).map(|host| host.id.clone());
-        let is_ours_to_keep = winner.as_ref() == Some(&self.own);
-        // An activation that is over is no second one. It only matters if it shows that this node lags behind.
-        if ours.as_ref() == Some(theirs) || is_ours_to_keep && report == PeerReport::Terminated {
-            return self.finish(out);
+    /// What was handed over has arrived.
+    pub fn handle_receipt(&mut self, receipt: &RelocationReceipt) -> ActivationOutcome<R> {
+        let RelocationReceipt { grain, by, pid, version } = receipt;
+        let is_it = self.outbox.get(grain).is_some_and(|parcel| {
+            let sent = parcel.record.snapshot.as_ref().map(|snapshot| snapshot.version);
+            parcel.to.id == *by && parcel.record.pid == *pid && sent == *version
+        });
+        if is_it {
+            self.outbox.take(grain);
         }
-        let theirs = theirs.clone();
-        if is_ours_to_keep {
-            let grain = grain.clone();
-            out.commands.push(ActivationCommand::StopRemote { grain, pid: theirs.clone() });
-        } else {
-            self.stop(grain, StopReason::Duplicate, &mut out);
-        }
-        out.events.push(ActivationEvent::Duplicate { grain: grain.clone(), ours, theirs, winner });
-        self.finish(out)
+        self.finish(ActivationOutcome::default())
     }
 }
 
 impl<R> VirtualActorRegistry<R> {
     pub(super) fn owner(&self, grain: &ClusterIdentity) -> Option<&RosterMember> {
-        self.config.placement.owner(grain, &self.members)
+        self.config.placement.owner(grain, self.history.members())
     }
 
     /// Who hosts the grain when this node does not.
     pub(super) fn successor(&self, grain: &ClusterIdentity) -> Option<&RosterMember> {
-        self.config.placement.owner(grain, self.members.iter().filter(|member| member.id != self.own))
+        let others = self.history.members().iter().filter(|member| member.id != self.own.id);
+        self.config.placement.owner(grain, others)
     }
 
     /// Who hosts the grain from now on.
-    pub(super) fn next_host(&self, grain: &ClusterIdentity) -> Option<&RosterMember> {
-        if self.leaving { self.successor(grain) } else { self.owner(grain) }
+    pub(super) fn next_host(&self, grain: &ClusterIdentity) -> Option<GrainHost> {
+        if let Some(to) = self.ceded(grain) {
+            return Some(to.clone());
+        }
+        if self.leaving { self.successor(grain) } else { self.owner(grain) }.map(GrainHost::from)
     }
 
-    /// Keeps the state of a grain that does not run here, or hands it to whoever hosts the grain.
+    /// The activation `pid`, if there was one, does not run here any more. Keeps its state, or hands both to whoever hosts
+    /// the grain.
     pub(super) fn pass_on(
+        &mut self,
+        grain: &ClusterIdentity,
+        pid: Option<&ActorPid>,
+        snapshot: Option<GrainSnapshot>,
+        now: TimerInstant,
+        out: &mut ActivationOutcome<R>,
+    ) {
+        if let Some(snapshot) = snapshot {
+            self.keep_newer(grain, snapshot, out);
+        }
+        let Some(to) = self.next_host(grain).filter(|host| host.id != self.own.id) else { return };
+        let mut snapshot = self.snapshots.take(grain);
+        if self.is_foreign(&to.id) {
+            // Kept here it would only grow stale, and be taken for the truth when the grain returns.
+            let dropped =
+                snapshot.map(|snapshot| (grain.clone(), snapshot.version, SnapshotDrop::ForeignHost));
+            return out.tell_drops(dropped);
+        }
+        // What is still on its way may be newer.
+        let (mut went, mut pid) = (None, pid.cloned());
+        if let Some(Parcel { to: other, record, .. }) = self.outbox.take(grain) {
+            match record.pid {
+                Some(earlier) if pid.is_some() => {
+                    self.strays.insert(grain, earlier, now + self.config.handover_window);
+                    self.alarms.set(&Alarm::Misplaced(grain.clone()), now + self.config.handover_patience);
+                }
+                earlier => pid = pid.or(earlier),
+            }
+            if snapshot.as_ref().map(|known| known.version)
+                < record.snapshot.as_ref().map(|known| known.version)
+            {
+                snapshot = record.snapshot;
+            }
+            went = (other.id != to.id).then_some(other);
+        }
+        let pid = pid.or_else(|| self.strays.remove(grain));
+        if pid.is_none() && snapshot.is_none() {
+            return;
+        }
+        let known = self.yielded.get(grain).filter(|known| known.to.id == to.id);
+        let (number, ceded_at) = known.map_or((None, None), |known| (known.claim, known.ceded_at));
+        if known.is_none() || pid.is_some() {
+            self.note_yield(grain, &to, number, ceded_at, now);
+        }
+        let claim = number.map(|number| ClaimId { claimer: to.id.clone(), number });
+        let (grain, from, before) = (grain.clone(), self.own.clone(), Vec::new());
+        let record = RelocationRecord { grain, from, pid, snapshot, claim, before, went };
+        self.send_record(to, record, now, out);
+    }
+
+    fn confirm(&self, record: &RelocationRecord, out: &mut ActivationOutcome<R>) {
+        let version = record.snapshot.as_ref().map(|snapshot| snapshot.version);
+        let (grain, by, pid) = (record.grain.clone(), self.own.id.clone(), record.pid.clone());
+        let receipt = RelocationReceipt { grain, by, pid, version };
+        out.commands.push(ActivationCommand::Confirm { to: record.from.clone(), receipt });
+    }
+
+    /// This node leaves, and somebody who does not know it hands it a grain. It goes on to one who stays; if this node is
+    /// as good as gone, or knows nobody, it is not confirmed, and its sender keeps it.
+    fn send_past(&mut self, record: RelocationRecord, now: TimerInstant, out: &mut ActivationOutcome<R>) {
+        if self.drained || !record.is_confirmed() {
+            return;
+        }
+        let others = self.history.members().iter().filter(|member| {
+            member.id != self.own.id && member.id != record.from.id && member.runtime == PeerRuntime::Synod
+        });
+        let Some(to) = self.config.placement.owner(&record.grain, others).map(GrainHost::from) else {
+            return;
+        };
+        let version = |record: &RelocationRecord| record.snapshot.as_ref().map(|snapshot| snapshot.version);
+        // One and the same state may be on its way to its sender, who gives it back before it has confirmed it.
+        if self.outbox.get(&record.grain).is_some_and(|parcel| version(&parcel.record) >= version(&record)) {
+            return;
+        }
+        self.confirm(&record, out);
+        let (from, claim, before, went) = (self.own.clone(), None, Vec::new(), None);
+        self.send_record(to, RelocationRecord { from, claim, before, went, ..record }, now, out);
+    }
+
+    /// Keeps a state of this node's own. Of several the newest goes on; an older one is of no use any more.
+    pub(super) fn keep_newer(
         &mut self,
         grain: &ClusterIdentity,
         snapshot: GrainSnapshot,
         out: &mut ActivationOutcome<R>,
     ) {
-        let Some(to) = self.next_host(grain).filter(|host| host.id != self.own).cloned() else {
-            let dropped = self.snapshots.keep(grain, snapshot);
-            return out.tell_drops(dropped);
-        };
-        // What could not be kept here cannot be kept there either.
-        match self.snapshots.check(grain, &snapshot) {
-            Ok(()) => {
-                // An older state that waited here is of no use any more.
-                self.snapshots.take(grain);
-                self.transfer(to, grain, snapshot, out);
-            }
-            Err(SnapshotDrop::Stale) => self.hand_over(grain, out),
-            Err(reason) => out.tell_drops([(grain.clone(), snapshot.version, reason)].into()),
-        }
+        let dropped = self.snapshots.keep(grain, snapshot);
+        out.tell_drops(dropped.into_iter().filter(|(_, _, reason)| *reason != SnapshotDrop::Stale));
     }
 
-    /// Hands over the state that is kept for `grain` if another member hosts it.
-    fn hand_over(&mut self, grain: &ClusterIdentity, out: &mut ActivationOutcome<R>) {
-        let host = self.next_host(grain).filter(|host| host.id != self.own).cloned();
-        if let Some(to) = host
-            && let Some(snapshot) = self.snapshots.take(grain)
-        {
-            self.transfer(to, grain, snapshot, out);
-        }
-    }
-
-    fn transfer(
-        &self,
-        to: RosterMember,
-        grain: &ClusterIdentity,
-        snapshot: GrainSnapshot,
+    /// Sends a record, and keeps it until it is confirmed if there is anything in it to be lost.
+    pub(super) fn send_record(
+        &mut self,
+        to: GrainHost,
+        record: RelocationRecord,
+        now: TimerInstant,
         out: &mut ActivationOutcome<R>,
     ) {
-        if to.runtime == PeerRuntime::Protoactor {
-            // Kept here it would only grow stale, and be taken for the truth when the grain returns.
-            return out.tell_drops([(grain.clone(), snapshot.version, SnapshotDrop::ForeignHost)].into());
+        if record.is_confirmed() {
+            self.counts.yielded += u64::from(record.pid.is_some());
+            let dropped = self.outbox.put(to.clone(), record.clone(), now);
+            out.tell_drops(dropped);
         }
-        let record = RelocationRecord { grain: grain.clone(), from: self.own.clone(), snapshot };
         out.commands.push(ActivationCommand::Transfer { to, record });
     }
 
+    /// Sends again what is not confirmed, and gives up what was not for too long.
+    pub(super) fn poll_outbox(&mut self, now: TimerInstant, out: &mut ActivationOutcome<R>) {
+        while let Some(due) = self.outbox.pop_due(now) {
+            match due {
+                Due::Send(to, record) => out.commands.push(ActivationCommand::Transfer { to, record }),
+                Due::GiveUp(RelocationRecord { grain, snapshot, .. }) => {
+                    out.tell_drops(snapshot.map(|kept| (grain, kept.version, SnapshotDrop::Undelivered)));
+                }
+            }
+        }
+    }
+
+    /// What has come to a node that does not own the grain goes on to the owner.
+    pub(super) fn misplaced_due(
+        &mut self,
+        grain: &ClusterIdentity,
+        now: TimerInstant,
+        out: &mut ActivationOutcome<R>,
+    ) {
+        if !self.entries.contains_key(grain) {
+            self.pass_on(grain, None, None, now, out);
+        }
+    }
+
+    fn is_foreign(&self, id: &GossipMemberId) -> bool {
+        let members = self.history.members();
+        members.iter().any(|member| member.id == *id && member.runtime == PeerRuntime::Protoactor)
+    }
+
+    /// Hears that `theirs` is over. If the grain runs here and nobody has told of that end before, it ran twice.
+    fn note_end(
+        &mut self,
+        grain: &ClusterIdentity,
+        theirs: &ActorPid,
+        from: &GrainHost,
+        now: TimerInstant,
+        out: &mut ActivationOutcome<R>,
+    ) {
+        let key = (grain.clone(), theirs.clone());
+        if self.ended.get(&key).is_some() {
+            return;
+        }
+        self.ended.insert(&key, (), now + self.config.handover_window);
+        // A newcomer may be gone again before this node has heard of it.
+        if let Some(yielded) = self.yielded.get_mut(grain).filter(|yielded| yielded.to.id == from.id) {
+            yielded.is_back = true;
+        }
+        let entry = self.entries.get(grain).filter(|entry| !matches!(entry.state, State::Claiming(_)));
+        let Some(entry) = entry else {
+            // Until it starts here, the grain may turn out to belong to somebody who ran it too.
+            self.strays.insert(grain, theirs.clone(), now + self.config.handover_window);
+            return self.watch_misplaced(grain, now);
+        };
+        let kept = entry.state.pid().cloned();
+        if kept.as_ref() != Some(theirs) {
+            let stopped = theirs.clone();
+            out.events.push(ActivationEvent::Duplicate { grain: grain.clone(), kept, stopped });
+        }
+    }
+
+    /// Keeps a state that another node handed over.
+    fn take_in(
+        &mut self,
+        grain: &ClusterIdentity,
+        snapshot: GrainSnapshot,
+        now: TimerInstant,
+        out: &mut ActivationOutcome<R>,
+    ) {
+        let version = snapshot.version;
+        if !self.kinds.contains_key(grain.kind()) {
+            return out.tell_drops([(grain.clone(), version, SnapshotDrop::UnknownKind)]);
+        }
+        let entry = self.entries.get(grain);
+        if let Some(State::Spawning { restored } | State::Active { restored, .. }) =
+            entry.map(|entry| &entry.state)
+        {
+            // The one it was started from comes twice when its receipt was lost.
+            if restored.is_none_or(|restored| restored < version) {
+                out.tell_drops([(grain.clone(), version, SnapshotDrop::Late)]);
+            }
+            return;
+        }
+        if self.snapshots.get(grain).is_some_and(|known| known.version == version) {
+            return;
+        }
+        let is_idle = entry.is_none();
+        let dropped = self.snapshots.keep(grain, snapshot);
+        out.tell_drops(dropped);
+        if is_idle {
+            self.watch_misplaced(grain, now);
+        }
+    }
+
+    /// If something about a grain has come to the wrong node, either its sender lags behind, or this node does. After a
+    /// while that is clear, and it is seen to then.
+    fn watch_misplaced(&mut self, grain: &ClusterIdentity, now: TimerInstant) {
+        if self.next_host(grain).is_some_and(|host| host.id != self.own.id) {
+            self.alarms.set(&Alarm::Misplaced(grain.clone()), now + self.config.handover_patience);
+        }
+    }
+
+    /// What was on its way to members that are gone goes to whoever hosts it now.
+    fn readdress(&mut self, left: &[GossipMemberId], now: TimerInstant, out: &mut ActivationOutcome<R>) {
+        if left.is_empty() {
+            return;
+        }
+        let is_lost = |parcel: &&Parcel| left.contains(&parcel.to.id);
+        let lost: Vec<_> =
+            self.outbox.parcels().filter(is_lost).map(|parcel| parcel.record.grain.clone()).collect();
+        for grain in lost {
+            let Some(Parcel { record: RelocationRecord { pid, snapshot, .. }, .. }) =
+                self.outbox.take(&grain)
+            else {
+                continue;
+            };
+            if let Some(pid) = pid {
+                self.strays.insert(&grain, pid, now + self.config.handover_window);
+            }
+            if let Some(snapshot) = snapshot {
+                self.take_in(&grain, snapshot, now, out);
+            }
+            self.misplaced_due(&grain, now, out);
+        }
+    }
+
     /// Stops what another member hosts, refuses whoever waits for it, and hands over the states that are kept.
-    fn yield_grains(&mut self, reason: StopReason, out: &mut ActivationOutcome<R>) {
+    fn yield_grains(&mut self, reason: StopReason, now: TimerInstant, out: &mut ActivationOutcome<R>) {
         // When nobody at all hosts a grain, stopping it would help nobody.
         let yields = |registry: &Self, grain: &ClusterIdentity| -> Option<ActivationRefusal> {
             match registry.may_start(grain) {
@@ -179,17 +355,21 @@ impl<R> VirtualActorRegistry<R> {
             .filter_map(|grain| yields(self, grain).map(|refusal| (grain.clone(), refusal)))
             .collect();
         for (grain, refusal) in yielded {
-            if let Some(entry) = self.entries.get_mut(&grain) {
-                for waiter in mem::take(&mut entry.waiters) {
-                    out.refuse(waiter, &grain, refusal.clone());
-                }
+            let Some(entry) = self.entries.get_mut(&grain) else { continue };
+            let is_claiming = matches!(entry, Entry { state: State::Claiming(_), .. });
+            for waiter in mem::take(&mut entry.waiters) {
+                out.refuse(waiter, &grain, refusal.clone());
             }
-            self.stop(&grain, reason, out);
+            if is_claiming {
+                self.drop_claim(&grain);
+            } else {
+                self.stop(&grain, reason, out);
+            }
         }
-        let kept: Vec<_> =
-            self.snapshots.grains().filter(|grain| !self.entries.contains_key(grain)).cloned().collect();
+        let kept = self.snapshots.grains().chain(self.strays.keys());
+        let kept: BTreeSet<_> = kept.filter(|grain| !self.entries.contains_key(grain)).cloned().collect();
         for grain in kept {
-            self.hand_over(&grain, out);
+            self.pass_on(&grain, None, None, now, out);
         }
     }
 }

@@ -8,7 +8,6 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::gossip::GossipMemberId;
 use crate::grains::ClusterIdentity;
 
 /// The state of a grain at one moment.
@@ -18,17 +17,6 @@ pub struct GrainSnapshot {
     pub version: u64,
     /// The state, as only the grain can read it.
     pub bytes: Arc<[u8]>,
-}
-
-/// What a grain's last host hands to the next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RelocationRecord {
-    /// The grain.
-    pub grain: ClusterIdentity,
-    /// Who hosted it.
-    pub from: GossipMemberId,
-    /// Its state.
-    pub snapshot: GrainSnapshot,
 }
 
 /// Why a snapshot is not kept.
@@ -46,6 +34,8 @@ pub enum SnapshotDrop {
     UnknownKind,
     /// The next host runs protoactor-go, which knows no snapshots.
     ForeignHost,
+    /// The next host did not confirm it, and kept being there.
+    Undelivered,
 }
 
 /// Snapshots of grains that do not run, bounded by their bytes. The oldest makes room.

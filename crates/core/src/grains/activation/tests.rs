@@ -4,9 +4,12 @@ use alloc::sync::Arc;
 use alloc::vec;
 
 use super::*;
+use crate::gossip::GossipMemberId;
 use crate::grains::PlacementHash;
 use crate::id::Authority;
-use crate::roster::PeerRuntime;
+use crate::roster::{PeerRuntime, RosterMember};
+
+mod handover;
 
 type Registry = VirtualActorRegistry<&'static str>;
 type Outcome = ActivationOutcome<&'static str>;
@@ -15,6 +18,10 @@ const IDLE: Duration = Duration::from_millis(1000);
 
 const fn at(millis: u64) -> TimerInstant {
     TimerInstant::from_millis(millis)
+}
+
+fn host(name: &str) -> GrainHost {
+    GrainHost::from(&listed(name))
 }
 
 fn id(text: &str) -> GossipMemberId {
@@ -35,6 +42,19 @@ fn pid(text: &str) -> ActorPid {
     text.parse().expect("a PID")
 }
 
+/// `from` hands the state of `grain` over; `name` ran there.
+fn record(grain: &ClusterIdentity, from: &str, name: Option<&str>, version: u64) -> RelocationRecord {
+    RelocationRecord {
+        grain: grain.clone(),
+        from: host(from),
+        pid: name.map(|name| pid(&format!("{from}:1/{name}"))),
+        snapshot: Some(snapshot(version)),
+        claim: None,
+        before: vec![],
+        went: None,
+    }
+}
+
 fn snapshot(version: u64) -> GrainSnapshot {
     GrainSnapshot { version, bytes: Arc::from([7, 7]) }
 }
@@ -50,13 +70,13 @@ fn bare(config: ActivationConfig) -> Registry {
         GrainKindConfig { idle_limit: None, ..GrainKindConfig::new("Clock") },
         GrainKindConfig { snapshot_required: true, ..GrainKindConfig::new("Account") },
     ];
-    VirtualActorRegistry::new(id("one#1"), kinds, config).expect("sound settings")
+    VirtualActorRegistry::new(host("one"), kinds, config).expect("sound settings")
 }
 
 /// A registry that is alone on its roster.
 fn registry() -> Registry {
     let mut registry = bare(config());
-    registry.handle_roster(&[listed("one")]);
+    registry.handle_roster(&[listed("one")], at(0));
     registry
 }
 
@@ -161,7 +181,7 @@ fn what_this_node_may_not_host_is_refused_with_the_reason() {
     assert_eq!(refusal(&out), Some(&ActivationRefusal::NoOwner { grain: grain("Chat/a") }));
 
     // Go would start a second one here without a word.
-    registry.handle_roster(&[listed("one"), listed("two")]);
+    registry.handle_roster(&[listed("one"), listed("two")], at(0));
     let out = registry.handle_activation_request(&mover(), "x", at(0));
     let refused = ActivationRefusal::NotOwner { grain: mover(), owner: listed("two") };
     assert_eq!((refusal(&out), out.commands.len()), (Some(&refused), 0));
@@ -171,7 +191,7 @@ fn what_this_node_may_not_host_is_refused_with_the_reason() {
 #[test]
 fn bounds_are_kept_and_told() {
     let mut registry = bare(ActivationConfig { activations_max: 1, waiters_max: 2, ..config() });
-    registry.handle_roster(&[listed("one")]);
+    registry.handle_roster(&[listed("one")], at(0));
     let (chat, other) = (grain("Chat/a"), grain("Chat/b"));
     registry.handle_activation_request(&chat, "first", at(0));
     registry.handle_activation_request(&chat, "second", at(0));
@@ -193,7 +213,7 @@ fn an_idle_grain_is_unloaded_at_exactly_its_limit_and_comes_back_on_demand() {
     assert_eq!((stops(&out), out.wake_at), (vec![], Some(at(1401))));
     assert_eq!(stops(&registry.poll(at(1401))), [("a", StopReason::Idle)]);
 
-    let out = registry.handle_terminated(&chat, &first, None);
+    let out = registry.handle_terminated(&chat, &first, None, at(1));
     let passivated = ActivationEvent::Passivated { grain: chat.clone(), pid: first.clone() };
     assert_eq!(out.events, [passivated]);
     assert_eq!(out.commands, [ActivationCommand::Announce { grain: chat.clone(), pid: first }]);
@@ -242,7 +262,7 @@ fn a_call_that_meets_a_grain_on_its_way_out_starts_the_next_one() {
     let out = registry.handle_activation_request(&chat, "late", at(1002));
     assert_eq!((out.replies, out.commands), (vec![], vec![]));
     // With the end of the old one the new one starts, from the state that the old one left.
-    let out = registry.handle_terminated(&chat, &old, Some(snapshot(3)));
+    let out = registry.handle_terminated(&chat, &old, Some(snapshot(3)), at(1));
     let (activation, restored) = spawn(&out).expect("a spawn");
     assert_eq!(restored, Some(3));
     let out = registry.handle_spawned(&chat, activation, pid("one:1/b"), at(1003));
@@ -254,12 +274,12 @@ fn a_call_that_meets_a_grain_on_its_way_out_starts_the_next_one() {
 fn a_grain_that_ends_by_itself_is_told_and_an_unknown_end_changes_nothing() {
     let (mut registry, chat) = (registry(), grain("Chat/a"));
     let pid = activate(&mut registry, &chat, "a", at(0));
-    let unknown = registry.handle_terminated(&chat, &self::pid("one:1/z"), None);
+    let unknown = registry.handle_terminated(&chat, &self::pid("one:1/z"), None, at(1));
     assert_eq!((unknown.events, unknown.commands), (vec![], vec![]));
-    let out = registry.handle_terminated(&chat, &pid, None);
+    let out = registry.handle_terminated(&chat, &pid, None, at(1));
     assert_eq!(out.events, [ActivationEvent::Deactivated { grain: chat.clone(), pid: pid.clone() }]);
     assert_eq!(out.wake_at, None, "no alarm stays behind");
-    assert_eq!(registry.handle_terminated(&chat, &pid, None).events, []);
+    assert_eq!(registry.handle_terminated(&chat, &pid, None, at(1)).events, []);
 }
 
 #[test]
@@ -267,16 +287,16 @@ fn a_grain_that_belongs_elsewhere_is_handed_over_with_its_state() {
     let (mut registry, chat, stayer) = (registry(), mover(), owned_by("Chat", "one#1"));
     let (moved, _) =
         (activate(&mut registry, &chat, "moved", at(0)), activate(&mut registry, &stayer, "stays", at(0)));
-    let out = registry.handle_roster(&[listed("one"), listed("two")]);
+    let out = registry.handle_roster(&[listed("one"), listed("two")], at(0));
     assert_eq!(stops(&out), [("moved", StopReason::Moved)], "what stays is not disturbed");
     // Until it has stopped nobody else may have it, and nobody here starts it again.
     let out = registry.handle_activation_request(&chat, "x", at(1));
     assert!(matches!(refusal(&out), Some(ActivationRefusal::NotOwner { .. })));
 
-    let out = registry.handle_terminated(&chat, &moved, Some(snapshot(9)));
-    let record = RelocationRecord { grain: chat.clone(), from: id("one#1"), snapshot: snapshot(9) };
+    let out = registry.handle_terminated(&chat, &moved, Some(snapshot(9)), at(1));
+    let record = record(&chat, "one", Some("moved"), 9);
     let expected = [
-        ActivationCommand::Transfer { to: listed("two"), record: record.clone() },
+        ActivationCommand::Transfer { to: host("two"), record: record.clone() },
         ActivationCommand::Announce { grain: chat.clone(), pid: moved.clone() },
     ];
     assert_eq!(out.commands, expected, "the state travels before anyone hears of the end");
@@ -284,38 +304,56 @@ fn a_grain_that_belongs_elsewhere_is_handed_over_with_its_state() {
     let handed_over = ActivationEvent::HandedOver { grain: chat.clone(), pid: moved, to, snapshot: version };
     assert_eq!(out.events, [handed_over]);
 
-    // The new host starts from it, once.
+    // It is sent again until the new host has it.
+    let out = registry.poll(at(501));
+    assert!(
+        matches!(&out.commands[..], [ActivationCommand::Transfer { record: again, .. }] if *again == record)
+    );
     let kinds = vec![GrainKindConfig::new("Chat")];
-    let mut two = VirtualActorRegistry::new(id("two#1"), kinds, config()).expect("sound settings");
-    // The state is faster than the roster.
-    assert_eq!(two.handle_relocation(record.clone()).events, []);
-    two.handle_roster(&[listed("one"), listed("two")]);
-    let (activation, restored) = spawn(&two.handle_activation_request(&chat, "y", at(0))).expect("a spawn");
+    let mut two = VirtualActorRegistry::<&str>::new(host("two"), kinds, config()).expect("sound settings");
+    // The state is faster than the roster, and comes twice.
+    for _ in 0..2 {
+        let out = two.handle_relocation(record.clone(), at(0));
+        assert_eq!(out.events, []);
+        let [ActivationCommand::Confirm { to, receipt }] = &out.commands[..] else { panic!("{out:?}") };
+        assert_eq!(*to, host("one"));
+        registry.handle_receipt(receipt);
+    }
+    let is_transfer = |command: &ActivationCommand| matches!(command, ActivationCommand::Transfer { .. });
+    assert!(!registry.poll(at(9000)).commands.iter().any(is_transfer), "nothing is sent any more");
+    // One that has just come asks who was there before it.
+    two.handle_roster(&[listed("one"), listed("two")], at(0));
+    let out = two.handle_activation_request(&chat, "y", at(0));
+    let [ActivationCommand::Claim { to, claim }] = &out.commands[..] else { panic!("{out:?}") };
+    assert_eq!(*to, host("one"));
+    let out = registry.handle_claim(claim.clone(), at(9001));
+    let [ActivationCommand::Transfer { record: nothing, .. }] = &out.commands[..] else { panic!("{out:?}") };
+    assert!(!nothing.is_confirmed());
+    let out = two.handle_relocation(nothing.clone(), at(1));
+    let (activation, restored) = spawn(&out).expect("a spawn");
     assert_eq!(restored, Some(9));
-    let out = two.handle_spawned(&chat, activation, pid("two:1/a"), at(0));
+    let out = two.handle_spawned(&chat, activation, pid("two:1/a"), at(1));
     assert!(matches!(out.events[..], [ActivationEvent::Reactivated { restored: Some(9), .. }]));
-    // It comes twice, and now the grain runs.
-    let out = two.handle_relocation(record);
-    let reason = SnapshotDrop::Late;
-    assert_eq!(out.events, [ActivationEvent::SnapshotDropped { grain: chat, version: 9, reason }]);
+    // It comes once more, and now the grain runs. Nothing is lost by that.
+    assert_eq!(two.handle_relocation(record, at(2)).events, []);
 }
 
 #[test]
 fn a_grain_whose_host_died_starts_anew_unless_it_needs_its_state() {
     // `two` hosted both and died without a word. `one` is the owner now.
     let mut registry = bare(config());
-    registry.handle_roster(&[listed("one"), listed("two")]);
+    registry.handle_roster(&[listed("one"), listed("two")], at(0));
     let (chat, account) = (mover(), owned_by("Account", "two#1"));
     assert!(refusal(&registry.handle_activation_request(&chat, "x", at(0))).is_some());
-    registry.handle_roster(&[listed("one")]);
-    assert!(spawn(&registry.handle_activation_request(&chat, "x", at(1))).is_some());
+    registry.handle_roster(&[listed("one")], at(0));
+    let out = registry.handle_activation_request(&chat, "x", at(1));
+    assert!(spawn(&out).is_some(), "nobody is asked: who might know is gone");
     let out = registry.handle_activation_request(&account, "x", at(1));
     assert_eq!(refusal(&out), Some(&ActivationRefusal::StateMissing { grain: account.clone() }));
     assert_eq!(out.events, [ActivationEvent::SnapshotMissing { grain: account.clone() }]);
 
     // The application brings the state, from wherever it keeps it.
-    let from = id("backup");
-    registry.handle_relocation(RelocationRecord { grain: account.clone(), from, snapshot: snapshot(4) });
+    registry.handle_relocation(record(&account, "backup", None, 4), at(1));
     let (activation, restored) =
         spawn(&registry.handle_activation_request(&account, "x", at(2))).expect("a spawn");
     assert_eq!(restored, Some(4));
@@ -328,7 +366,7 @@ fn a_grain_whose_host_died_starts_anew_unless_it_needs_its_state() {
     let pid = pid("one:1/account");
     registry.handle_spawned(&account, activation, pid.clone(), at(3));
     assert!(refusal(&registry.handle_activation_request(&account, "x", at(4))).is_none());
-    let out = registry.handle_terminated(&account, &pid, None);
+    let out = registry.handle_terminated(&account, &pid, None, at(1));
     assert!(out.events.contains(&ActivationEvent::SnapshotMissing { grain: account }));
 }
 
@@ -337,11 +375,11 @@ fn states_that_wait_here_follow_their_grains() {
     let (mut registry, chat) = (registry(), mover());
     let pid = activate(&mut registry, &chat, "a", at(0));
     registry.poll(at(1000));
-    registry.handle_terminated(&chat, &pid, Some(snapshot(1)));
+    registry.handle_terminated(&chat, &pid, Some(snapshot(1)), at(1));
     // It was unloaded here and nobody calls it; now it belongs to `two`.
-    let out = registry.handle_roster(&[listed("one"), listed("two")]);
-    let record = RelocationRecord { grain: chat, from: id("one#1"), snapshot: snapshot(1) };
-    assert_eq!(out.commands, [ActivationCommand::Transfer { to: listed("two"), record }]);
+    let out = registry.handle_roster(&[listed("one"), listed("two")], at(0));
+    let record = record(&chat, "one", None, 1);
+    assert_eq!(out.commands, [ActivationCommand::Transfer { to: host("two"), record }]);
 }
 
 #[test]
@@ -351,27 +389,40 @@ fn a_state_does_not_go_to_a_go_node_and_comes_back_if_it_cannot_be_delivered() {
     let pid = activate(&mut registry, &chat, "a", at(0));
     // The whole kind belongs to the Go node now.
     let own = RosterMember { kinds: vec![], ..listed("one") };
-    registry.handle_roster(&[own, foreign]);
-    let out = registry.handle_terminated(&chat, &pid, Some(snapshot(2)));
+    registry.handle_roster(&[own, foreign], at(0));
+    let out = registry.handle_terminated(&chat, &pid, Some(snapshot(2)), at(1));
     assert!(matches!(out.commands[..], [ActivationCommand::Announce { .. }]), "{:?}", out.commands);
     let (version, reason) = (2, SnapshotDrop::ForeignHost);
     let dropped = ActivationEvent::SnapshotDropped { grain: chat.clone(), version, reason };
     assert!(out.events.contains(&dropped));
 
-    // A synod node is the next host, but cannot be reached. The state waits here for the next roster.
+    // A synod node is the next host, but is gone before it has the state. It goes to the one after that.
     let own = || RosterMember { kinds: vec![], ..listed("one") };
-    registry.handle_roster(&[own(), listed("two")]);
-    let record = RelocationRecord { grain: chat.clone(), from: id("one#1"), snapshot: snapshot(3) };
-    assert_eq!(registry.handle_relocation(record.clone()).commands, []);
-    let out = registry.handle_roster(&[own(), listed("three")]);
-    assert_eq!(out.commands, [ActivationCommand::Transfer { to: listed("three"), record }]);
+    registry.handle_roster(&[own(), listed("two")], at(0));
+    registry.handle_relocation(record(&chat, "four", None, 3), at(0));
+    let out = registry.poll(at(2000));
+    let passed_on = |to| [ActivationCommand::Transfer { to, record: record(&chat, "one", None, 3) }];
+    assert_eq!(out.commands, passed_on(host("two")));
+    let out = registry.handle_roster(&[own(), listed("three")], at(2001));
+    assert_eq!(out.commands, passed_on(host("three")));
+    // That one is there, but never confirms it.
+    let mut now = at(2001);
+    let given_up = loop {
+        now = registry.poll(now).wake_at.expect("an alarm");
+        let events = registry.poll(now).events;
+        if !events.is_empty() {
+            break events;
+        }
+    };
+    let (version, reason) = (3, SnapshotDrop::Undelivered);
+    assert_eq!(given_up, [ActivationEvent::SnapshotDropped { grain: chat, version, reason }]);
 }
 
 #[test]
 fn what_nobody_else_hosts_is_not_stopped() {
     let (mut registry, chat) = (registry(), grain("Chat/a"));
     let pid = activate(&mut registry, &chat, "a", at(0));
-    let out = registry.handle_roster(&[RosterMember { kinds: vec![], ..listed("one") }]);
+    let out = registry.handle_roster(&[RosterMember { kinds: vec![], ..listed("one") }], at(0));
     assert_eq!((stops(&out), registry.pid(&chat)), (vec![], Some(&pid)));
 }
 
@@ -379,54 +430,16 @@ fn what_nobody_else_hosts_is_not_stopped() {
 fn a_roster_that_changes_during_a_start_is_obeyed_when_it_ends() {
     let (mut registry, chat) = (registry(), mover());
     let (activation, _) = spawn(&registry.handle_activation_request(&chat, "x", at(0))).expect("a spawn");
-    let out = registry.handle_roster(&[listed("one"), listed("two")]);
+    let out = registry.handle_roster(&[listed("one"), listed("two")], at(0));
     assert!(matches!(refusal(&out), Some(ActivationRefusal::NotOwner { .. })), "who waits need not");
     let out = registry.handle_spawned(&chat, activation, pid("one:1/a"), at(1));
     assert_eq!((stops(&out), out.replies.len()), (vec![("a", StopReason::Moved)], 0));
 
     // `two` goes again before the stop is over: the grain stays, with its state, and starts again when it is asked for.
-    registry.handle_roster(&[listed("one")]);
+    registry.handle_roster(&[listed("one")], at(0));
     registry.handle_activation_request(&chat, "y", at(2));
-    let out = registry.handle_terminated(&chat, &pid("one:1/a"), Some(snapshot(1)));
+    let out = registry.handle_terminated(&chat, &pid("one:1/a"), Some(snapshot(1)), at(1));
     assert_eq!(spawn(&out).map(|(_, restored)| restored), Some(Some(1)));
-}
-
-#[test]
-fn of_two_activations_the_one_at_the_owner_stays() {
-    let (mut registry, chat) = (registry(), owned_by("Chat", "one#1"));
-    registry.handle_roster(&[listed("one"), listed("two")]);
-    let ours = activate(&mut registry, &chat, "a", at(0));
-    let theirs = pid("two:1/a");
-    // Our own announcement comes back to us, and so does the end of the one that was handed over to us.
-    for (pid, report) in [(&ours, PeerReport::Claimed), (&theirs, PeerReport::Terminated)] {
-        assert_eq!(registry.handle_peer_activation(&chat, pid, report).events, []);
-    }
-    let out = registry.handle_peer_activation(&chat, &theirs, PeerReport::Claimed);
-    let duplicate = |ours: &ActorPid, winner: &str| ActivationEvent::Duplicate {
-        grain: chat.clone(),
-        ours: Some(ours.clone()),
-        theirs: theirs.clone(),
-        winner: Some(id(winner)),
-    };
-    assert_eq!(out.events, [duplicate(&ours, "one#1")]);
-    assert_eq!(out.commands, [ActivationCommand::StopRemote { grain: chat.clone(), pid: theirs.clone() }]);
-    // A grain that does not run here is none of our business.
-    assert_eq!(registry.handle_peer_activation(&mover(), &theirs, PeerReport::Claimed).events, []);
-}
-
-#[test]
-fn an_activation_that_is_no_longer_ours_yields_to_any_report_of_the_owners() {
-    for report in [PeerReport::Claimed, PeerReport::Terminated] {
-        // This node begins a new life that no roster lists yet, so by its roster it owns nothing.
-        let (mut registry, chat) = (registry(), mover());
-        let ours = activate(&mut registry, &chat, "a", at(0));
-        registry.handle_rejoin(id("one#2"));
-        let theirs = pid("two:1/a");
-        let out = registry.handle_peer_activation(&chat, &theirs, report);
-        assert_eq!(stops(&out), [("a", StopReason::Duplicate)]);
-        let (ours, winner) = (Some(ours), Some(id("one#1")));
-        assert_eq!(out.events, [ActivationEvent::Duplicate { grain: chat, ours, theirs, winner }]);
-    }
 }
 
 #[test]
@@ -436,31 +449,45 @@ fn a_node_that_leaves_drains() {
     let running = activate(&mut registry, &a, "a", at(0));
     let (starting, _) = spawn(&registry.handle_activation_request(&b, "early", at(0))).expect("a spawn");
     let kept = activate(&mut registry, &c, "c", at(0));
-    registry.handle_terminated(&c, &kept, Some(snapshot(1)));
-    registry.handle_roster(&[listed("one")]);
-    let out = registry.handle_leave();
+    registry.handle_terminated(&c, &kept, Some(snapshot(1)), at(1));
+    registry.handle_roster(&[listed("one")], at(0));
+    let out = registry.handle_leave(at(0));
     assert_eq!(stops(&out), [("a", StopReason::Leaving)]);
     let nobody = ActivationRefusal::Leaving { grain: b.clone(), successor: None };
     assert_eq!(refusal(&out), Some(&nobody), "who waits is sent away");
 
     // While it drains others come, and they are named as successors. The kept state goes to whoever is next.
-    let out = registry.handle_roster(&[listed("one"), listed("two")]);
-    let record = RelocationRecord { grain: c, from: id("one#1"), snapshot: snapshot(1) };
-    assert_eq!(out.commands, [ActivationCommand::Transfer { to: listed("two"), record }]);
+    let out = registry.handle_roster(&[listed("one"), listed("two")], at(0));
+    let kept = record(&c, "one", None, 1);
+    assert_eq!(out.commands, [ActivationCommand::Transfer { to: host("two"), record: kept.clone() }]);
     let out = registry.handle_activation_request(&a, "late", at(1));
     let leaving = ActivationRefusal::Leaving { grain: a.clone(), successor: Some(listed("two")) };
     assert_eq!((refusal(&out), out.commands.len()), (Some(&leaving), 0));
 
     // It is done when the last one is: what was starting is stopped as soon as it runs.
-    let out = registry.handle_terminated(&a, &running, Some(snapshot(5)));
-    assert!(matches!(&out.commands[0], ActivationCommand::Transfer { to, .. } if *to == listed("two")));
+    let out = registry.handle_terminated(&a, &running, Some(snapshot(5)), at(1));
+    assert!(matches!(&out.commands[0], ActivationCommand::Transfer { to, .. } if *to == host("two")));
     assert!(!registry.is_drained());
     let out = registry.handle_spawned(&b, starting, pid("one:1/b"), at(2));
     assert_eq!(stops(&out), [("b", StopReason::Leaving)]);
-    let out = registry.handle_terminated(&b, &pid("one:1/b"), None);
+    registry.handle_terminated(&b, &pid("one:1/b"), None, at(1));
+    // Nor is it done before the last state has arrived, and the last activation was told.
+    assert!(!registry.is_drained());
+    let receipt = |grain: &ClusterIdentity, pid, version| RelocationReceipt {
+        grain: grain.clone(),
+        by: id("two#1"),
+        pid,
+        version,
+    };
+    registry.handle_receipt(&receipt(&kept.grain, None, Some(1)));
+    registry.handle_receipt(&receipt(&a, Some(running), Some(5)));
+    registry
+        .handle_receipt(&RelocationReceipt { by: id("two#2"), ..receipt(&b, Some(pid("one:1/b")), None) });
+    assert!(!registry.is_drained(), "not by anyone else's word");
+    let out = registry.handle_receipt(&receipt(&b, Some(pid("one:1/b")), None));
     assert_eq!(out.events.last(), Some(&ActivationEvent::Drained));
     assert!(registry.is_drained());
-    assert_eq!(registry.handle_roster(&[listed("two")]).events, [], "it is told once");
+    assert_eq!(registry.handle_roster(&[listed("two")], at(0)).events, [], "it is told once");
 }
 
 #[test]
@@ -472,13 +499,13 @@ fn the_heartbeat_learns_how_many_grains_of_each_kind_run() {
     registry.handle_activation_request(&grain("Clock/a"), "x", at(0));
     let counts = |registry: &Registry| registry.counts().map(|(_, count)| count).collect::<Vec<_>>();
     assert_eq!(counts(&registry), [0, 2, 0], "accounts, chats, clocks; one that starts does not run yet");
-    registry.handle_terminated(&chat, &pid, None);
+    registry.handle_terminated(&chat, &pid, None, at(1));
     assert_eq!(counts(&registry), [0, 1, 0]);
 }
 
 #[test]
 fn a_kind_given_twice_is_refused() {
     let kinds = vec![GrainKindConfig::new("Chat"), GrainKindConfig::new("Chat")];
-    let refused = VirtualActorRegistry::<()>::new(id("one#1"), kinds, config()).map(|_| ());
+    let refused = VirtualActorRegistry::<()>::new(host("one"), kinds, config()).map(|_| ());
     assert_eq!(refused, Err(ActivationConfigError::DuplicateKind { kind: "Chat".into() }));
 }
