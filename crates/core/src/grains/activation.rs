@@ -66,7 +66,8 @@ pub struct VirtualActorRegistry<R> {
     history: RosterHistory,
     entries: BTreeMap<ClusterIdentity, Entry<R>>,
     running: BTreeMap<String, usize>,
-    idle: DeadlineQueue<ClusterIdentity>,
+    /// When to look whether a grain is idle; each time stands in its entry, too.
+    idle: BTreeSet<(TimerInstant, ClusterIdentity)>,
     alarms: DeadlineQueue<Alarm>,
     snapshots: SnapshotStore,
     outbox: Outbox,
@@ -103,9 +104,20 @@ enum Alarm {
 #[derive(Clone, Debug)]
 enum State {
     Claiming(Box<Claim>),
-    Spawning { restored: Option<u64> },
-    Active { pid: ActorPid, last_seen: TimerInstant, turns: usize, restored: Option<u64> },
-    Stopping { pid: ActorPid, reason: StopReason },
+    Spawning {
+        restored: Option<u64>,
+    },
+    Active {
+        pid: ActorPid,
+        last_seen: TimerInstant,
+        turns: usize,
+        restored: Option<u64>,
+        alarm: Option<TimerInstant>,
+    },
+    Stopping {
+        pid: ActorPid,
+        reason: StopReason,
+    },
 }
 
 impl<R> VirtualActorRegistry<R> {
@@ -132,7 +144,7 @@ impl<R> VirtualActorRegistry<R> {
             own,
             history: RosterHistory::new(config.handover_window),
             entries: BTreeMap::new(),
-            idle: DeadlineQueue::new(),
+            idle: BTreeSet::new(),
             alarms: DeadlineQueue::new(),
             snapshots: SnapshotStore::new(config.snapshot_bytes_max, config.snapshots_bytes_max),
             outbox: Outbox::new(config.snapshots_bytes_max),
@@ -215,7 +227,7 @@ impl<R> VirtualActorRegistry<R> {
         } else {
             ActivationEvent::Activated { grain: grain_name, pid: pid_name, activation }
         });
-        entry.state = State::Active { pid: pid.clone(), last_seen: now, turns: 0, restored };
+        entry.state = State::Active { pid: pid.clone(), last_seen: now, turns: 0, restored, alarm: None };
         let waiters = mem::take(&mut entry.waiters);
         match allowed {
             Ok(()) => {
@@ -302,8 +314,8 @@ impl<R> VirtualActorRegistry<R> {
         if self.entries.get(grain).and_then(|entry| entry.state.pid()) != Some(pid) {
             return self.finish(out);
         }
+        self.watch_idle_no_more(grain);
         let Some(Entry { state, waiters, .. }) = self.entries.remove(grain) else { return self.finish(out) };
-        self.idle.clear(grain);
         if let Some(running) = self.running.get_mut(grain.kind()) {
             *running = running.saturating_sub(1);
         }
@@ -331,16 +343,22 @@ impl<R> VirtualActorRegistry<R> {
     /// it takes.
     pub fn poll(&mut self, now: TimerInstant) -> ActivationOutcome<R> {
         let mut out = ActivationOutcome::default();
-        while let Some(grain) = self.idle.pop_due(now) {
-            let Some(Entry { state: State::Active { last_seen, turns: 0, .. }, .. }) =
-                self.entries.get(&grain)
+        while self.idle.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, grain)) = self.idle.pop_first() else { break };
+            let limit = self.idle_limit(&grain);
+            let Some(Entry { state: State::Active { last_seen, turns, alarm, .. }, .. }) =
+                self.entries.get_mut(&grain)
             else {
                 continue;
             };
-            // Alarms are not moved with every message; one that rings too early is set anew.
-            match self.idle_limit(&grain).map(|limit| *last_seen + limit) {
+            *alarm = None;
+            // Alarms are not moved with every message; one that rings too early is set anew. The end of a turn sets one, too.
+            match limit.map(|limit| *last_seen + limit).filter(|_| *turns == 0) {
                 Some(at) if at <= now => self.stop(&grain, StopReason::Idle, &mut out),
-                Some(at) => self.idle.set(&grain, at),
+                Some(at) => {
+                    *alarm = Some(at);
+                    self.idle.insert((at, grain));
+                }
                 None => {}
             }
         }
@@ -481,8 +499,9 @@ impl<R> VirtualActorRegistry<R> {
         let Some(entry) = self.entries.get_mut(grain) else { return };
         let State::Active { pid, .. } = &entry.state else { return };
         let pid = pid.clone();
+        self.watch_idle_no_more(grain);
+        let Some(entry) = self.entries.get_mut(grain) else { return };
         entry.state = State::Stopping { pid: pid.clone(), reason };
-        self.idle.clear(grain);
         out.commands.push(ActivationCommand::Stop { grain: grain.clone(), pid, reason });
     }
 
@@ -511,9 +530,22 @@ impl<R> VirtualActorRegistry<R> {
         });
     }
 
+    /// Looks after the idle limit whether the grain is idle, if that is not planned already.
     fn watch_idle(&mut self, grain: &ClusterIdentity, now: TimerInstant) {
-        if let Some(limit) = self.idle_limit(grain) {
-            self.idle.set(grain, now + limit);
+        let Some(at) = self.idle_limit(grain).map(|limit| now + limit) else { return };
+        if let Some(Entry { state: State::Active { alarm: alarm @ None, .. }, .. }) =
+            self.entries.get_mut(grain)
+        {
+            *alarm = Some(at);
+            self.idle.insert((at, grain.clone()));
+        }
+    }
+
+    fn watch_idle_no_more(&mut self, grain: &ClusterIdentity) {
+        if let Some(Entry { state: State::Active { alarm, .. }, .. }) = self.entries.get_mut(grain)
+            && let Some(at) = alarm.take()
+        {
+            self.idle.remove(&(at, grain.clone()));
         }
     }
 
@@ -546,7 +578,7 @@ impl<R> VirtualActorRegistry<R> {
             self.drained = true;
             out.events.push(ActivationEvent::Drained);
         }
-        let alarms = [self.idle.next(), self.alarms.next(), self.outbox.next()];
+        let alarms = [self.idle.first().map(|(at, _)| *at), self.alarms.next(), self.outbox.next()];
         let forgetting = [self.yielded.next(), self.ended.next(), self.strays.next()];
         out.wake_at = alarms.into_iter().chain(forgetting).flatten().min();
         out
