@@ -203,7 +203,14 @@ impl World {
         let Some(process) = &mut self.nodes[node] else { return };
         let overdue = process.calls.values().any(|deadline| *deadline + Duration::from_millis(1) < now);
         let deadline = now + time;
-        let request = CallRequest { grain: grain(name), deadline, schema_min: 1, retry: None, known: None };
+        let request = CallRequest {
+            grain: grain(name),
+            deadline,
+            schema_min: 1,
+            retry: None,
+            known: None,
+            once: false,
+        };
         let (call, out) = process.router.call(request, now);
         process.calls.insert(call, deadline);
         self.report.calls += 1;
