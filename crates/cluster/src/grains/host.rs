@@ -92,7 +92,7 @@ pub(super) struct GrainActor {
     context: GrainContext,
     activation: ActivationId,
     /// When it was started anew after a panic, lately.
-    restarts: Option<Box<VecDeque<Instant>>>,
+    restarts: Vec<Instant>,
     snapshot: Option<Box<GrainSnapshot>>,
     pid: Option<ActorPid>,
 }
@@ -117,7 +117,7 @@ impl GrainActor {
             stopping: false,
             timers: None,
         };
-        Self { grain, context, activation, restarts: None, snapshot: snapshot.map(Box::new), pid: None }
+        Self { grain, context, activation, restarts: Vec::new(), snapshot: snapshot.map(Box::new), pid: None }
     }
 
     /// Tells the registry that the grain runs, or that it does not. Returns whether it does.
@@ -176,12 +176,9 @@ impl GrainActor {
     /// A grain that panicked is not trusted any more: a fresh one takes its place, unless that happens too often.
     async fn restart(&mut self) {
         let now = Instant::now();
-        let restarts = self.restarts.get_or_insert_default();
-        while restarts.front().is_some_and(|at| now.duration_since(*at) > RESTARTS_PERIOD) {
-            restarts.pop_front();
-        }
-        restarts.push_back(now);
-        let may_restart = restarts.len() <= RESTARTS_MAX;
+        self.restarts.retain(|at| now.duration_since(*at) <= RESTARTS_PERIOD);
+        self.restarts.push(now);
+        let may_restart = self.restarts.len() <= RESTARTS_MAX;
         self.context.timers = None;
         let fresh = self.context.grains.make(&self.context.identity);
         match fresh {

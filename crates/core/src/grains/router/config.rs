@@ -21,8 +21,8 @@ pub struct RouterConfig {
     /// How long one attempt of a call may take. Shorter finds a grain that moved sooner, longer has patience with slow
     /// ones. 1 ms to 1 h. Default 5 s.
     pub attempt_timeout: Duration,
-    /// What follows an attempt that failed, unless a call brings its own policy. Default: two more attempts after 50 ms
-    /// and twice as much, at most 1 s.
+    /// What follows an attempt that failed, unless a call brings its own policy. Default: six more attempts after 50 ms,
+    /// each time twice as much, at most 1 s: longer together than a grain takes to change its host.
     pub retry: RetryPolicy,
     /// The versions of the call schema that this node speaks. Both sides use the highest that they share. 1 to 32
     /// versions, none of them 0. Default 1 alone.
@@ -40,7 +40,7 @@ impl Default for RouterConfig {
             overflow: OverflowPolicy::RejectNew,
             calls_max: 100_000,
             attempt_timeout: Duration::from_secs(5),
-            retry: RetryPolicy::Backoff { retries: 2, base, cap },
+            retry: RetryPolicy::Backoff { retries: 6, base, cap },
             schema_versions: [SCHEMA_BASE].into(),
             latency_alert: Some(Duration::from_secs(1)),
         }
