@@ -92,10 +92,14 @@ pub(super) struct GrainActor {
     context: GrainContext,
     activation: ActivationId,
     /// When it was started anew after a panic, lately.
-    restarts: Vec<Instant>,
+    restarts: Option<Box<Restarts>>,
     snapshot: Option<Box<GrainSnapshot>>,
     pid: Option<ActorPid>,
 }
+
+/// The times of the last ones.
+#[derive(Default)]
+struct Restarts(Vec<Instant>);
 
 impl GrainActor {
     pub(super) fn new(
@@ -117,7 +121,7 @@ impl GrainActor {
             stopping: false,
             timers: None,
         };
-        Self { grain, context, activation, restarts: Vec::new(), snapshot: snapshot.map(Box::new), pid: None }
+        Self { grain, context, activation, restarts: None, snapshot: snapshot.map(Box::new), pid: None }
     }
 
     /// Tells the registry that the grain runs, or that it does not. Returns whether it does.
@@ -176,9 +180,10 @@ impl GrainActor {
     /// A grain that panicked is not trusted any more: a fresh one takes its place, unless that happens too often.
     async fn restart(&mut self) {
         let now = Instant::now();
-        self.restarts.retain(|at| now.duration_since(*at) <= RESTARTS_PERIOD);
-        self.restarts.push(now);
-        let may_restart = self.restarts.len() <= RESTARTS_MAX;
+        let Restarts(restarts) = &mut **self.restarts.get_or_insert_default();
+        restarts.retain(|at| now.duration_since(*at) <= RESTARTS_PERIOD);
+        restarts.push(now);
+        let may_restart = restarts.len() <= RESTARTS_MAX;
         self.context.timers = None;
         let fresh = self.context.grains.make(&self.context.identity);
         match fresh {

@@ -55,15 +55,14 @@ pub struct ActorContext {
     remote: Remote,
     own: Pid,
     sender: Option<Pid>,
-    watchers: BTreeSet<Pid>,
-    watched: BTreeSet<Pid>,
+    /// Most actors have none.
+    watching: Option<Box<Watching>>,
     stopping: bool,
 }
 
 impl ActorContext {
-    pub(super) fn new(remote: Remote, own: Pid) -> Self {
-        let (watchers, watched) = (BTreeSet::new(), BTreeSet::new());
-        Self { remote, own, sender: None, watchers, watched, stopping: false }
+    pub(super) const fn new(remote: Remote, own: Pid) -> Self {
+        Self { remote, own, sender: None, watching: None, stopping: false }
     }
 
     /// The name of this actor.
@@ -97,14 +96,15 @@ impl ActorContext {
 
     /// Wants to hear when `other` ends.
     pub fn watch(&mut self, other: &Pid) {
-        if self.watched.len() < WATCHES_MAX && self.watched.insert(other.clone()) {
+        let watched = &mut self.watching.get_or_insert_default().watched;
+        if watched.len() < WATCHES_MAX && watched.insert(other.clone()) {
             self.remote.watch(&self.own, other);
         }
     }
 
     /// No longer wants to hear of it.
     pub fn unwatch(&mut self, other: &Pid) {
-        if self.watched.remove(other) {
+        if self.watching.as_mut().is_some_and(|watching| watching.watched.remove(other)) {
             self.remote.unwatch(&self.own, other);
         }
     }
@@ -112,6 +112,21 @@ impl ActorContext {
     /// Ends after the message at hand.
     pub const fn stop(&mut self) {
         self.stopping = true;
+    }
+}
+
+/// Who waits for the end of an actor, and for whose end it waits.
+#[derive(Default)]
+struct Watching {
+    watchers: BTreeSet<Pid>,
+    watched: BTreeSet<Pid>,
+}
+
+impl Watching {
+    fn watch(&mut self, watcher: Pid) {
+        if self.watchers.len() < WATCHES_MAX {
+            self.watchers.insert(watcher);
+        }
     }
 }
 
@@ -156,17 +171,18 @@ async fn end<A: Actor>(body: Body<A>, panicked: bool, cell: &ActorCell<A>, lette
     if ended.is_err() {
         tracing::error!(actor = %context.own, "the actor panicked and was ended");
     }
+    let mut watching = context.watching.take().unwrap_or_default();
     for message in unheard {
         match message {
-            SystemMessage::Watch(watcher) => drop(context.watchers.insert(watcher)),
-            SystemMessage::Unwatch(watcher) => drop(context.watchers.remove(&watcher)),
+            SystemMessage::Watch(watcher) => watching.watch(watcher),
+            SystemMessage::Unwatch(watcher) => drop(watching.watchers.remove(&watcher)),
             SystemMessage::Stop | SystemMessage::Terminated { .. } => {}
         }
     }
-    for watcher in &context.watchers {
+    for watcher in &watching.watchers {
         context.remote.tell_terminated(watcher, &context.own, TerminatedReason::Stopped);
     }
-    for watched in &context.watched {
+    for watched in &watching.watched {
         context.remote.unwatch(&context.own, watched);
     }
     for letter in letters.into_iter().chain(unread) {
@@ -186,14 +202,16 @@ async fn live<A: Actor>(body: &mut Body<A>, cell: &ActorCell<A>, letters: &mut V
         while let Some(message) = cell.take_system() {
             match message {
                 SystemMessage::Stop => return Rest::Ended,
-                SystemMessage::Watch(watcher) => {
-                    if context.watchers.len() < WATCHES_MAX {
-                        context.watchers.insert(watcher);
+                SystemMessage::Watch(watcher) => context.watching.get_or_insert_default().watch(watcher),
+                SystemMessage::Unwatch(watcher) => {
+                    if let Some(watching) = &mut context.watching {
+                        watching.watchers.remove(&watcher);
                     }
                 }
-                SystemMessage::Unwatch(watcher) => drop(context.watchers.remove(&watcher)),
                 SystemMessage::Terminated { who, why } => {
-                    context.watched.remove(&who);
+                    if let Some(watching) = &mut context.watching {
+                        watching.watched.remove(&who);
+                    }
                     context.sender = None;
                     Box::pin(actor.terminated(context, who, why)).await;
                 }
