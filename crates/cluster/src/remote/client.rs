@@ -45,6 +45,10 @@ pub(super) async fn run(inner: Arc<Inner>, link: Arc<Link>, number: u64) {
         Ok(Ok(opened)) => opened,
         Ok(Err(error)) => {
             tracing::debug!(peer = %link.authority, %error, "a connection could not be opened");
+            // Before the failure is noted: a quarantine leaves nothing to try again.
+            if error.is_invalid_association() {
+                inner.invalid_association(&link.authority, &error.to_string());
+            }
             return inner.connect_failed(&link, number);
         }
         Err(_) => {
@@ -311,6 +315,13 @@ pub(super) enum ConnectError {
     NoAnswer,
     #[error("the peer refused the stream: {0}")]
     Refused(#[from] Status),
+}
+
+impl ConnectError {
+    /// Whether the peer was reached and is none that this node can deal with: another try would end the same way.
+    const fn is_invalid_association(&self) -> bool {
+        matches!(self, Self::NoCommonSchema { .. })
+    }
 }
 
 /// A `tower` service from a function, without the whole of `tower`.
