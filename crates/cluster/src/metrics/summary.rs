@@ -155,6 +155,7 @@ impl<'a> EventSummary<'a> {
         let (kind, result, subject): (_, _, Option<&dyn Display>) = match event {
             GrainEvent::Activation(event) => return Self::of_activation(event),
             GrainEvent::CallFailed(ended) => ("call_failed", EventResult::Failed, Some(&ended.grain)),
+            GrainEvent::CallUnwritable { grain, .. } => ("call_unwritable", EventResult::Failed, Some(grain)),
             GrainEvent::PidDropped(dropped) => ("pid_dropped", EventResult::Ok, Some(&dropped.grain)),
             GrainEvent::Router(event) => match event {
                 RouterEvent::SchemaAgreed { peer, .. } => ("schema_agreed", EventResult::Ok, Some(peer)),
