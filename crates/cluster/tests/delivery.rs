@@ -239,18 +239,17 @@ async fn a_quarantine_returns_what_waits_and_ends_in_time_or_by_hand() {
         assert!(matches!(a.remote.association(&at("b")).0, AssociationState::Quarantined { .. }));
 
         if by_hand {
-            tokio::time::sleep(3600 * SECOND).await;
+            tokio::time::sleep(300 * SECOND).await;
             a.remote.release(&at("b"));
             assert_eq!(a.remote.association(&at("b")), (AssociationState::Disconnected, 0));
         } else {
-            tokio::time::sleep(SECOND).await;
+            tokio::time::sleep(SECOND + SECOND / 10).await;
         }
         a.remote.request(&target, text("again"), PATIENCE).await.expect("an answer");
         assert_eq!(next(&mut seen).await, "again", "none of the others arrived");
         let ended = a.told();
         assert_eq!(ended[..2], [OutboundEvent::Released(at("b")), OutboundEvent::Connected(at("b"))]);
         assert_eq!(next(&mut back).await, "let me in");
-        drop(back.try_recv());
     }
 }
 
@@ -270,7 +269,7 @@ async fn an_invalid_association_is_quarantined_with_its_reason() {
         })
         .await;
     assert_eq!(told.0, at("b"));
-    assert!(told.1.contains("[7]"), "{}", told.1);
+    assert!(told.1.contains("call schema"), "{}", told.1);
     let reason = format!("invalid association: {}", told.1);
     let begun = OutboundEvent::Quarantined { target: at("b"), reason: reason.clone(), dead_letters: 1 };
     assert_eq!(a.told(), [begun]);
@@ -283,7 +282,7 @@ async fn an_invalid_association_is_quarantined_with_its_reason() {
     let (target, mut seen) = probe(&b);
     tokio::time::sleep(29 * SECOND).await;
     assert!(a.remote.send(&target, text("too soon")).is_err());
-    tokio::time::sleep(SECOND).await;
+    tokio::time::sleep(SECOND + SECOND / 10).await;
     assert_eq!(a.told(), [OutboundEvent::Released(at("b"))]);
     a.remote.send(&target, text("in time")).expect("taken");
     assert_eq!(next(&mut seen).await, "in time");
