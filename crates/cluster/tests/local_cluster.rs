@@ -254,42 +254,46 @@ async fn views_that_contradict_each_other_are_settled_the_same_way_everywhere() 
         node.until(|view| is_up(view, "x")).await;
     }
     (a.events(), b.events());
-    // The two sides meet, but neither reaches the claimant of the other one, so not all can agree yet.
+    // The two sides meet, and both claimants are out of reach, so that not all can agree yet.
+    network.disconnect(&authority("a"), &authority("x1"));
+    network.disconnect(&authority("b"), &authority("x2"));
     network.reconnect(&authority("a"), &authority("b"));
-    let mut conflicts = Vec::new();
-    for node in [&mut a, &mut b] {
-        let found = async {
-            loop {
-                let Some(Delivery::Event(event)) = node.stream.recv().await else {
-                    panic!("events were lost")
-                };
-                if let ClusterEvent::Gossip {
-                    event: GossipEvent::ConflictDetected { accepted, rejected, .. },
-                    ..
-                } = &*event
-                {
-                    return (accepted.authority.clone(), rejected.authority.clone());
+    let found = async {
+        loop {
+            for node in [&mut a, &mut b] {
+                let events = node.events();
+                let rejected = events.iter().find_map(|event| match &**event {
+                    ClusterEvent::Gossip {
+                        event: GossipEvent::ConflictDetected { accepted, rejected, .. },
+                        ..
+                    } => Some((accepted.authority.clone(), rejected.authority.clone())),
+                    _ => None,
+                });
+                if let Some((accepted, rejected)) = rejected {
+                    return (node.handle(), accepted, rejected);
                 }
             }
-        };
-        conflicts.push(tokio::time::timeout(PATIENCE, found).await.expect("the contradiction is found"));
-    }
-    let (accepted, rejected) = conflicts[0].clone();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let found = tokio::time::timeout(PATIENCE, found).await.expect("the contradiction is found");
+    let (finder, accepted, rejected) = found;
     assert_ne!(accepted, rejected);
-    assert_eq!(conflicts[1], conflicts[0], "both keep the same record");
-    let waiting = if accepted == authority("x1") { &b } else { &a };
     let newcomer = MemberId::new(name("y"), Incarnation::FIRST);
-    let error = waiting.handle().join(newcomer.clone(), authority("y")).await.expect_err("a contradiction");
+    let error = finder.join(newcomer.clone(), authority("y")).await.expect_err("a contradiction");
     assert_eq!(error.to_string(), MembershipError::UnresolvedConflict.to_string());
     // Everybody meets everybody. All hold one record, and changes are welcome again.
     separated(&network, InMemoryNetwork::reconnect);
+    network.reconnect(&authority("a"), &authority("x1"));
+    network.reconnect(&authority("b"), &authority("x2"));
     let holder =
         |view: &MembershipView| view.records.record(&name("x")).map(|record| record.authority.clone());
     let settled =
         |view: &MembershipView| view.phase == Some(GossipPhase::Confirmed) && holder(view).is_some();
     a.until(settled).await;
     b.until(|view| settled(view) && holder(view) == holder(&a.view())).await;
-    waiting.handle().join(newcomer, authority("y")).await.expect("no contradiction");
+    assert_eq!(holder(&a.view()), Some(accepted));
+    finder.join(newcomer, authority("y")).await.expect("no contradiction");
 }
 
 /// With keep-majority the side that finds itself cut off gives up nobody, and says so; the other one decides, and all
