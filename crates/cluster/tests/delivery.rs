@@ -276,7 +276,7 @@ async fn an_invalid_association_is_quarantined_with_its_reason() {
     let (state, _) = a.remote.association(&at("b"));
     assert!(matches!(&state, AssociationState::Quarantined { reason: known, .. } if *known == reason));
     // The operator puts a node there that speaks as the others do.
-    drop(stranger.remote.shutdown(SECOND).await);
+    assert!(stranger.remote.shutdown(SECOND).await);
     network.kill(&at("b"));
     let b = Node::start(config(&network, "b")).await;
     let (target, mut seen) = probe(&b);

@@ -289,6 +289,29 @@ async fn a_grain_that_does_not_start_says_why() {
     assert!(reason.is_some_and(|reason| reason.contains("it cannot start")));
 }
 
+/// D14: a grain that needs the state it left behind does not start without one, and the reason is told.
+#[tokio::test(start_paused = true)]
+async fn a_grain_that_needs_its_state_and_has_none_fails_with_the_reason() {
+    let log = Log::default();
+    let notes = Arc::clone(&log);
+    let account = GrainKind::new("Account", move |_| Slow(Arc::clone(&notes))).requires_snapshot();
+    let cluster = TestCluster::builder().nodes(1).kind(account).start().await.expect("it settles");
+    let mut events = cluster.node(0).events().subscribe_live();
+    let grain = cluster.node(0).grain_ref("Account", "a").expect("a name").with_timeout(30 * SECOND);
+    let error = call(grain, "quick").await.expect_err("there is no state");
+    assert!(
+        matches!(&error, CallError::Failed { failure: AttemptFailure::ActivationRefused(why), .. }
+            if why.contains("needs its state")),
+        "{error:?}"
+    );
+    let missing = told(&mut events).into_iter().any(|event| {
+        matches!(event, GrainEvent::Activation(ActivationEvent::SnapshotMissing { grain })
+            if grain.to_string() == "Account/a")
+    });
+    assert!(missing);
+    assert!(log.lock().expect("unlocked").is_empty(), "nothing ran");
+}
+
 /// A grain that lives on `host`, for whoever is there.
 async fn placed(cluster: &TestCluster, from: usize, host: usize, not: &[&str]) -> String {
     for number in 0..1000 {

@@ -254,9 +254,15 @@ async fn views_that_contradict_each_other_are_settled_the_same_way_everywhere() 
         node.until(|view| is_up(view, "x")).await;
     }
     (a.events(), b.events());
-    // The two sides meet, and both claimants are out of reach, so that not all can agree yet.
-    network.disconnect(&authority("a"), &authority("x1"));
-    network.disconnect(&authority("b"), &authority("x2"));
+    // The two sides meet, while one who has to agree is out of reach.
+    let witness = Node::start(Node::config(&network, "w", &["a"])).await;
+    a.until(|view| is_up(view, "w")).await;
+    let cut_off = |change: fn(&InMemoryNetwork, &Authority, &Authority)| {
+        for other in ["a", "b", "x1", "x2"] {
+            change(&network, &authority("w"), &authority(other));
+        }
+    };
+    cut_off(InMemoryNetwork::disconnect);
     network.reconnect(&authority("a"), &authority("b"));
     let found = async {
         loop {
@@ -284,14 +290,14 @@ async fn views_that_contradict_each_other_are_settled_the_same_way_everywhere() 
     assert_eq!(error.to_string(), MembershipError::UnresolvedConflict.to_string());
     // Everybody meets everybody. All hold one record, and changes are welcome again.
     separated(&network, InMemoryNetwork::reconnect);
-    network.reconnect(&authority("a"), &authority("x1"));
-    network.reconnect(&authority("b"), &authority("x2"));
+    cut_off(InMemoryNetwork::reconnect);
     let holder =
         |view: &MembershipView| view.records.record(&name("x")).map(|record| record.authority.clone());
     let settled =
         |view: &MembershipView| view.phase == Some(GossipPhase::Confirmed) && holder(view).is_some();
     a.until(settled).await;
     b.until(|view| settled(view) && holder(view) == holder(&a.view())).await;
+    witness.until(|view| settled(view) && holder(view) == holder(&a.view())).await;
     assert_eq!(holder(&a.view()), Some(accepted));
     finder.join(newcomer, authority("y")).await.expect("no contradiction");
 }

@@ -435,6 +435,20 @@ fn more_than_half_of_the_seeds_confirm_for_all() {
 }
 
 #[test]
+fn the_only_seed_confirms_alone() {
+    let config = MembershipCoordinatorConfig {
+        confirmation: Confirmation::SeedQuorum(vec![authority("b")]),
+        ..MembershipCoordinatorConfig::default()
+    };
+    let mut a = Node::with("a", &["b", "c"], &config);
+    a.learn("x", NOW);
+    a.ack("c");
+    assert_eq!(a.phase(NOW), GossipPhase::Diffusing);
+    a.ack("b");
+    assert_eq!(a.phase(NOW), GossipPhase::Confirmed);
+}
+
+#[test]
 fn a_contradiction_lasts_until_the_views_are_confirmed_again() {
     let mut a = Node::new("a", &["b", "c"]);
     let (accepted, rejected) = (record("x"), NodeRecord { authority: authority("y"), ..record("x") });
