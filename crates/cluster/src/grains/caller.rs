@@ -247,10 +247,8 @@ impl GrainRef {
         let failure = match answer {
             Ok(message) => match Answered::read(message, read) {
                 Ok(readable) => {
-                    let kind = match &readable {
-                        Answered::Content(_) => Answer::Success,
-                        Answered::Error(_) | Answered::Unreadable => Answer::GrainError,
-                    };
+                    let is_content = matches!(readable, Answered::Content(_));
+                    let kind = if is_content { Answer::Success } else { Answer::GrainError };
                     *answered = Some(readable);
                     return self.decide(correlation, |router, now| {
                         router.handle_response(correlation, kind, schema, now)
@@ -328,10 +326,13 @@ impl fmt::Debug for GrainRef {
     }
 }
 
-/// What a grain answered, read.
+/// What came of an answer.
 enum Answered<T> {
+    /// What was asked for.
     Content(T),
+    /// That it cannot be had.
     Error(GrainError),
+    /// Nothing: it cannot be read.
     Unreadable,
 }
 
