@@ -220,7 +220,7 @@ async fn a_newcomer_is_handed_the_membership_with_its_welcome() {
     let b = Node::start(config("b", &["a"])).await;
     b.until(|view| view.records.record(&name("a")).is_some()).await;
     let c = Node::start(config("c", &["a"])).await;
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     c.until(|view| ["a", "b", "c"].iter().all(|node| view.records.record(&name(node)).is_some())).await;
     assert!(began.elapsed() < Duration::from_secs(10));
     assert!(a.view().records.record(&name("c")).is_some());
@@ -253,7 +253,8 @@ async fn views_that_contradict_each_other_are_settled_the_same_way_everywhere() 
     for node in [&a, &b] {
         node.until(|view| is_up(view, "x")).await;
     }
-    (a.events(), b.events());
+    a.events();
+    b.events();
     // The two sides meet, while one who has to agree is out of reach.
     let witness = Node::start(Node::config(&network, "w", &["a"])).await;
     a.until(|view| is_up(view, "w")).await;
