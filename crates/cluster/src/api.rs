@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `/healthz` | 200 while the node runs |
 //! | `/readyz` | 200 when it is a member and has a topology that lists it, else 503 with the reason |
-//! | `/metrics` | its numbers in the text format of Prometheus, 503 when metrics are switched off |
+//! | `/metrics` | its numbers in the text format of Prometheus, 503 and why when they are not told |
 //!
 //! It is off unless [`ClusterConfig::api`](crate::ClusterConfig::api) names an address. Nothing is authenticated and
 //! nothing can be changed here.
@@ -33,15 +33,16 @@ use crate::grains::Grains;
 use crate::http_server::{HttpBounds, HttpServer};
 use crate::lock;
 use crate::membership::MembershipHandle;
-use crate::metrics::MetricsError;
+use crate::metrics::{MetricFamily, MetricsConfig, MetricsError};
 use crate::pubsub::PubSub;
 use crate::remote::Remote;
-use exposition::Exposition;
+pub(crate) use exposition::Exposition;
 
 /// The parts of a node that are asked.
 #[derive(Clone)]
 pub(crate) struct ApiSources {
     pub(crate) node: NodeId,
+    pub(crate) metrics: MetricsConfig,
     pub(crate) core: Arc<Mutex<ClusterCore>>,
     pub(crate) remote: Remote,
     pub(crate) membership: MembershipHandle,
@@ -173,54 +174,58 @@ impl Answers {
     }
 
     fn exposition(&self) -> Result<String, MetricsError> {
-        let ApiSources { node, core, remote, membership, gossiper, grains, pubsub } = &self.sources;
-        let numbers = lock(core).metrics()?;
-        let mut text = Exposition::default();
-        let (node, address) = (node.as_str(), remote.authority().as_str());
-        text.gauge("synod_node_info", "Always 1; the labels name the node.");
-        text.sample("synod_node_info", &[("node", node), ("address", address)], 1);
+        let mut text = self.sources.exposition()?;
+        if !self.sources.metrics.endpoint {
+            return Err(MetricsError::NotExported);
+        }
         let ready = u64::from(self.check_ready().is_ok());
         text.one_gauge("synod_node_ready", "1 when the node is ready, else 0.", ready);
-        text.one_gauge(
-            "synod_cluster_members",
-            "Members in the last applied topology.",
-            numbers.members as u64,
-        );
-        let (name, help) = ("synod_cluster_quarantined_addresses", "Addresses that are kept out.");
-        text.one_gauge(name, help, numbers.quarantined as u64);
-        let counters = [
-            ("topology_updates", "Topology updates that were applied.", numbers.topology_updates),
-            ("topology_failures", "Topology updates that were refused.", numbers.topology_failures),
-            ("status_changes", "Changes of a member's state that were observed.", numbers.status_changes),
-            ("events_missed", "Events that came faster than they were taken in.", numbers.events_missed),
-        ];
-        text.counters("synod_cluster", &counters);
-        text.one_gauge(
-            "synod_remote_processes",
-            "Actors and other processes.",
-            remote.process_count() as u64,
-        );
-        text.one_gauge("synod_remote_peers", "Peers that are known.", remote.peer_count() as u64);
-        let (name, help) = ("synod_remote_pending_requests", "Requests that wait for an answer.");
-        text.one_gauge(name, help, remote.pending_requests() as u64);
-        text.counters("synod_remote", &remote.counters().described());
-        if let Some(gossiper) = gossiper {
-            text.counters("synod_gossip", &gossiper.counters().described());
-        }
-        let counters = membership.counters();
-        let counters = [
-            ("sends_failed", "Messages that the transport did not take.", counters.sends_failed()),
-            ("messages_refused", "Messages from peers that were refused.", counters.messages_refused()),
-        ];
-        text.counters("synod_membership", &counters);
-        text.grains(grains);
-        text.pubsub(pubsub);
         let waits = self.waits.load(Ordering::Relaxed);
         text.counters(
             "synod_api",
             &[("waits", "How often all connections of this listener were in use.", waits)],
         );
         Ok(text.finish())
+    }
+}
+
+impl ApiSources {
+    /// The numbers of the families that are exported.
+    pub(crate) fn exposition(&self) -> Result<Exposition, MetricsError> {
+        let Self { node, metrics, core, remote, membership, gossiper, grains, pubsub } = self;
+        let mut text = Exposition::default();
+        let (node, address) = (node.as_str(), remote.authority().as_str());
+        {
+            let core = lock(core);
+            let events = core.event_counts()?;
+            text.gauge("synod_node_info", "Always 1; the labels name the node.");
+            text.sample("synod_node_info", &[("node", node), ("address", address)], 1);
+            text.events(events.iter().filter(|event| metrics.exports(event.family)));
+            if metrics.exports(MetricFamily::Membership) {
+                text.cluster(&core.metrics()?, core.convergence()?);
+            }
+        }
+        if metrics.exports(MetricFamily::Membership) {
+            let counters = membership.counters();
+            let counters = [
+                ("sends_failed", "Messages that the transport did not take.", counters.sends_failed()),
+                ("messages_refused", "Messages from peers that were refused.", counters.messages_refused()),
+            ];
+            text.counters("synod_membership", &counters);
+        }
+        if let Some(gossiper) = gossiper.as_ref().filter(|_| metrics.exports(MetricFamily::Gossip)) {
+            text.counters("synod_gossip", &gossiper.counters().described());
+        }
+        if metrics.exports(MetricFamily::Remote) {
+            text.remote(remote);
+        }
+        if metrics.exports(MetricFamily::Grains) {
+            text.grains(grains);
+        }
+        if metrics.exports(MetricFamily::PubSub) {
+            text.pubsub(pubsub);
+        }
+        Ok(text)
     }
 }
 

@@ -41,7 +41,7 @@ use crate::gossiper::{Gossiper, GossiperError, TokioGossiper, TokioGossiperConfi
 use crate::grains::{Audience, Broadcasts, GrainKind, GrainRef, GrainService, Grains, GrainsConfig};
 use crate::incarnation::{IncarnationStore, MemoryIncarnationStore};
 use crate::membership::{MembershipDriver, MembershipExit, MembershipHandle, MembershipTask};
-use crate::metrics::{ClusterMetrics, MetricsError};
+use crate::metrics::{ClusterMetrics, MetricsConfig, MetricsError, Reporter};
 use crate::provider::{ClusterProvider, ClusterProviderError};
 use crate::pubsub::{PubSub, PubSubConfig};
 use crate::remote::{Remote, RemoteConfig};
@@ -82,8 +82,8 @@ pub struct ClusterConfig {
     /// Where the node answers questions about itself over HTTP, see [`api`](crate::api). Nothing there is authenticated.
     /// Default nowhere.
     pub api: Option<SocketAddr>,
-    /// Whether questions for numbers are answered. Default true.
-    pub metrics_enabled: bool,
+    /// Which numbers are kept, and where they are told.
+    pub metrics: MetricsConfig,
     /// Where the number of the last life is kept. Default in memory, counted from the time of day, for nodes that keep
     /// nothing across restarts.
     pub incarnations: Arc<Mutex<dyn IncarnationStore>>,
@@ -109,7 +109,7 @@ impl ClusterConfig {
             pubsub: PubSubConfig::default(),
             events: EventStreamConfig::default(),
             api: None,
-            metrics_enabled: true,
+            metrics: MetricsConfig::default(),
             incarnations: Arc::new(Mutex::new(MemoryIncarnationStore::from_wall_clock())),
             shutdown_patience: Duration::from_secs(5),
             seed: None,
@@ -126,6 +126,7 @@ impl ClusterConfig {
         self.gossip.validate().map_err(GossiperError::from)?;
         self.grains.validate().map_err(|error| ClusterProviderError::Grains(error.into()))?;
         self.pubsub.validate()?;
+        self.metrics.validate()?;
         if let Discovery::Automanaged(automanaged) = &self.discovery {
             automanaged.validate().map_err(|error| ClusterProviderError::Automanaged(error.into()))?;
         }
@@ -173,7 +174,7 @@ impl Cluster {
             }
         }
         let stream = EventStream::new(config.events)?;
-        let extension = ClusterExtension::new(stream.clone(), ClusterCore::new(config.metrics_enabled));
+        let extension = ClusterExtension::new(stream.clone(), ClusterCore::new(config.metrics.enabled));
         Ok(Self { config, clock: MonotonicClock::start(), stream, extension, parts: None })
     }
 
@@ -429,6 +430,7 @@ impl Cluster {
         let gossiper = parts.gossiper.clone();
         let sources = ApiSources {
             node: node.clone(),
+            metrics: self.config.metrics.clone(),
             core: self.extension.core(),
             remote: remote.clone(),
             membership: membership.clone(),
@@ -438,6 +440,9 @@ impl Cluster {
         };
         let follower = Follower { remote, membership, gossiper, grains, pubsub, node };
         parts.follower = Some(tokio::spawn(follower.run(followed, hints)));
+        if let Some(interval) = self.config.metrics.log_interval.filter(|_| self.config.metrics.enabled) {
+            parts.reporter = Some(Reporter::start(interval, sources.clone()));
+        }
         if let Some(listen) = self.config.api {
             parts.api = Some(ApiServer::start(listen, sources).await?);
         }
@@ -549,6 +554,7 @@ impl Cluster {
             follower.abort();
             drop(follower.await);
         }
+        drop(parts.reporter);
         drop(parts.gossiper);
         if let Some(pubsub) = &parts.pubsub {
             pubsub.stop();
@@ -625,6 +631,7 @@ struct Parts {
     membership: Option<MembershipHandle>,
     presence: Option<Presence>,
     follower: Option<JoinHandle<()>>,
+    reporter: Option<Reporter>,
     api: Option<ApiServer>,
 }
 
@@ -639,6 +646,7 @@ impl Parts {
             membership: None,
             presence: None,
             follower: None,
+            reporter: None,
             api: None,
         }
     }

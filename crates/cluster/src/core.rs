@@ -7,12 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use synod_core::grains::LatencyHistogram;
 use synod_core::membership::{
-    ClusterEvent, Member, MembershipCoordinatorState, TopologyApplyError, TopologyUpdate,
+    ClusterEvent, GossipEvent, Member, MembershipCoordinatorState, TopologyApplyError, TopologyUpdate,
 };
 use synod_core::{Authority, MemberId};
 
-use crate::metrics::{ClusterMetrics, MetricsError};
+use crate::metrics::{ClusterMetrics, EventCount, EventResult, EventSummary, MetricFamily, MetricsError};
 
 /// As what a node takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +54,18 @@ pub struct ClusterCore {
     blocked: BTreeSet<Authority>,
     topology_hash: Option<u64>,
     listeners: Vec<Box<dyn TopologyListener>>,
-    /// `None` while metrics are off. Members and quarantine are filled in when asked for.
-    metrics: Option<ClusterMetrics>,
+    /// `None` while metrics are off.
+    counted: Option<Box<Counted>>,
+}
+
+/// What a core counts.
+#[derive(Default)]
+struct Counted {
+    /// Members and quarantine are filled in when asked for.
+    metrics: ClusterMetrics,
+    /// As many as there are kinds of events, whatever happens.
+    events: BTreeMap<(MetricFamily, &'static str, EventResult), u64>,
+    convergence: LatencyHistogram,
 }
 
 impl ClusterCore {
@@ -68,7 +79,7 @@ impl ClusterCore {
             blocked: BTreeSet::new(),
             topology_hash: None,
             listeners: Vec::new(),
-            metrics: metrics_enabled.then(ClusterMetrics::default),
+            counted: metrics_enabled.then(Box::default),
         }
     }
 
@@ -85,7 +96,7 @@ impl ClusterCore {
         match self.mode {
             Some(mode) => Err(AlreadyStarted { mode }),
             None => {
-                self.metrics = self.metrics.map(|_| ClusterMetrics::default());
+                self.counted = self.counted.take().map(|_| Box::default());
                 self.mode = Some(mode);
                 Ok(())
             }
@@ -130,6 +141,20 @@ impl ClusterCore {
             listener.topology_applied(update, &self.departed);
         }
         Ok(Some(ClusterEvent::TopologyUpdated { update: update.clone() }))
+    }
+
+    /// Counts an event, whatever it is about. Ignored before the start.
+    pub fn tally(&mut self, event: &ClusterEvent) {
+        let Some(counted) = self.counted.as_mut().filter(|_| self.mode.is_some()) else { return };
+        let EventSummary { family, kind, result, .. } = EventSummary::of(event);
+        *counted.events.entry((family, kind, result)).or_default() += 1;
+        match event {
+            ClusterEvent::Gossip { event: GossipEvent::Confirmed { took, .. }, .. } => {
+                counted.convergence.record(*took);
+            }
+            ClusterEvent::Gossip { event: GossipEvent::Late { .. }, .. } => counted.metrics.late_changes += 1,
+            _ => {}
+        }
     }
 
     /// Takes note of an event that is no topology: it counts changes of state, and follows the quarantine between two
@@ -195,13 +220,34 @@ impl ClusterCore {
     /// # Errors
     /// Metrics are switched off.
     pub fn metrics(&self) -> Result<ClusterMetrics, MetricsError> {
-        let counted = self.metrics.ok_or(MetricsError::Disabled)?;
+        let counted = self.counted()?.metrics;
         Ok(ClusterMetrics { members: self.members.len(), quarantined: self.blocked.len(), ..counted })
     }
 
+    /// How often each kind of event was published, in order of their names.
+    ///
+    /// # Errors
+    /// Metrics are switched off.
+    pub fn event_counts(&self) -> Result<Vec<EventCount>, MetricsError> {
+        let count = |(&(family, kind, result), &count): (&_, &_)| EventCount { family, kind, result, count };
+        Ok(self.counted()?.events.iter().map(count).collect())
+    }
+
+    /// How long changes of the membership took until they were confirmed.
+    ///
+    /// # Errors
+    /// Metrics are switched off.
+    pub fn convergence(&self) -> Result<&LatencyHistogram, MetricsError> {
+        Ok(&self.counted()?.convergence)
+    }
+
+    fn counted(&self) -> Result<&Counted, MetricsError> {
+        self.counted.as_deref().ok_or(MetricsError::Disabled)
+    }
+
     fn count(&mut self, change: impl FnOnce(&mut ClusterMetrics)) {
-        if let Some(metrics) = &mut self.metrics {
-            change(metrics);
+        if let Some(counted) = &mut self.counted {
+            change(&mut counted.metrics);
         }
     }
 

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use crate::core::{AlreadyStarted, ClusterCore, ClusterMode, TopologyListener};
 use crate::event_stream::{Delivery, EventStream, Subscription};
 use crate::lock;
-use crate::metrics::{ClusterMetrics, MetricsError};
+use crate::metrics::{ClusterMetrics, EventSummary, MetricsError};
 
 /// Feeds a [`ClusterCore`] from an [`EventStream`], between start and shutdown. Dropping it ends the feeding.
 #[derive(Debug)]
@@ -119,22 +119,26 @@ async fn feed(mut subscription: Subscription, stream: EventStream, core: Arc<Mut
                     "cluster events were missed; the next topology update repairs the view"
                 );
             }
-            Delivery::Event(event) => match &*event {
-                ClusterEvent::Shutdown { .. } => {
-                    drop(subscription);
-                    lock(&core).shutdown();
-                    return;
-                }
-                ClusterEvent::TopologyUpdated { update } => {
-                    let result = lock(&core).try_apply_topology(update);
-                    if let Err(reason) = result {
-                        tracing::warn!(%reason, "a topology update was not applied");
-                        let observed_at = update.observed_at;
-                        stream.publish(ClusterEvent::TopologyApplyFailed { reason, observed_at });
+            Delivery::Event(event) => {
+                EventSummary::of(&event).log();
+                lock(&core).tally(&event);
+                match &*event {
+                    ClusterEvent::Shutdown { .. } => {
+                        drop(subscription);
+                        lock(&core).shutdown();
+                        return;
                     }
+                    ClusterEvent::TopologyUpdated { update } => {
+                        let result = lock(&core).try_apply_topology(update);
+                        if let Err(reason) = result {
+                            tracing::warn!(%reason, "a topology update was not applied");
+                            let observed_at = update.observed_at;
+                            stream.publish(ClusterEvent::TopologyApplyFailed { reason, observed_at });
+                        }
+                    }
+                    other => lock(&core).observe(other),
                 }
-                other => lock(&core).observe(other),
-            },
+            }
         }
     }
 }

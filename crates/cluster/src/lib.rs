@@ -80,7 +80,10 @@ pub use membership::{
     Departure, MembershipCounters, MembershipDriver, MembershipDriverError, MembershipExit, MembershipHandle,
     MembershipHandleError, MembershipTask, MembershipView, QuarantineListener,
 };
-pub use metrics::{ClusterMetrics, MetricsError};
+pub use metrics::{
+    ClusterMetrics, EventCount, EventResult, EventSummary, MetricFamily, MetricsConfig, MetricsConfigError,
+    MetricsError,
+};
 pub use provider::{ClusterProvider, ClusterProviderError, LocalClusterConfig, LocalClusterProvider};
 pub use pubsub::{PubSub, PubSubConfig, PubSubConfigError, PubSubError};
 pub use quickstart::{QuickstartBootstrap, QuickstartReport, QuickstartSettings, QuickstartStep};

@@ -33,7 +33,7 @@ use crate::membership::{
     MembershipDriver, MembershipDriverError, MembershipExit, MembershipHandle, MembershipHandleError,
     MembershipTask, QuarantineListener,
 };
-use crate::metrics::{ClusterMetrics, MetricsError};
+use crate::metrics::{ClusterMetrics, MetricsConfigError, MetricsError};
 use crate::pubsub::PubSubConfigError;
 use crate::remote::{RegisterError, RemoteStartError};
 use crate::transport::{AttachError, InMemoryNetwork};
@@ -364,6 +364,9 @@ pub enum ClusterProviderError {
     /// A setting of the membership is out of range. Nothing was started.
     #[error(transparent)]
     Membership(#[from] ConfigError),
+    /// A setting of the numbers cannot be used. Nothing was started.
+    #[error(transparent)]
+    Metrics(#[from] MetricsConfigError),
     /// The node is not started.
     #[error("the node is not started; nothing was changed")]
     NotStarted,

@@ -29,6 +29,7 @@ use tokio::time::Instant;
 use crate::cluster::{Cluster, ClusterConfig};
 use crate::gossiper::TokioGossiperConfig;
 use crate::grains::GrainKind;
+use crate::metrics::MetricsConfig;
 use crate::provider::{ClusterProvider, ClusterProviderError};
 use crate::remote::{RegisterError, RemoteConfig, RemoteStartError};
 use settings::Plan;
@@ -41,6 +42,7 @@ pub struct QuickstartBootstrap {
     host: IpAddr,
     seeds: Vec<String>,
     api: QuickstartApi,
+    metrics: MetricsConfig,
     /// The counters that were found on each node, by the name of the node.
     counters: BTreeMap<String, Vec<String>>,
 }
@@ -59,9 +61,9 @@ impl QuickstartBootstrap {
     /// # Errors
     /// Every setting that is missing or cannot be used.
     pub fn new(settings: &QuickstartSettings) -> Result<Self, QuickstartSettingsError> {
-        let Plan { host, nodes, seeds, api } = settings.plan()?;
+        let Plan { host, nodes, seeds, api, metrics } = settings.plan()?;
         let nodes = nodes.into_iter().map(|(name, port)| Node { name, port, running: None }).collect();
-        Ok(Self { nodes, host, seeds, api, counters: BTreeMap::new() })
+        Ok(Self { nodes, host, seeds, api, metrics, counters: BTreeMap::new() })
     }
 
     /// Starts every node and shows what they can do, a step at a time. `tell` hears of each step when it is done.
@@ -134,6 +136,7 @@ impl QuickstartBootstrap {
         let mut config = ClusterConfig::new(name, remote);
         config.membership = demo_membership(self.nodes.len());
         config.gossip = demo_gossip(self.nodes.len());
+        config.metrics = self.metrics.clone();
         let host = node.name.clone();
         config.kinds.push(GrainKind::new(COUNTER_KIND, move |_| Counter::new(&host)));
         Ok(config)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use synod_cluster::grains::{Grain, GrainContext, GrainError, GrainKind};
 use synod_cluster::remote::{Message, RemoteConfig};
-use synod_cluster::{ApiError, Cluster, ClusterConfig, ClusterProvider, ClusterProviderError};
+use synod_cluster::{ApiError, Cluster, ClusterConfig, ClusterProvider, ClusterProviderError, MetricsConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -112,7 +112,7 @@ async fn a_node_whose_api_address_is_taken_does_not_run_at_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_metrics_there_are_no_numbers_but_events() {
     let mut config = config();
-    config.metrics_enabled = false;
+    config.metrics = MetricsConfig::disabled();
     let mut node = Cluster::new(config).expect("sound settings");
     let mut events = node.events().subscribe_live();
     node.start_member().await.expect("a node on loopback");

@@ -8,9 +8,10 @@ use synod_cluster::{
     MembershipExit, MembershipHandle, MembershipView, Subscription, TopologyListener,
 };
 use synod_core::membership::{
-    ClusterEvent, GossipPhase, Member, NodeStatus, QuarantineReason, RejoinReason, TopologyUpdate,
+    ClusterEvent, GossipEvent, GossipPhase, KeepMajority, Member, MembershipError, MembershipEvent,
+    NodeStatus, QuarantineReason, RejoinReason, TopologyUpdate,
 };
-use synod_core::{Authority, NodeId};
+use synod_core::{Authority, Incarnation, MemberId, NodeId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -184,6 +185,156 @@ async fn a_node_whose_name_is_started_elsewhere_stops_and_can_be_started_again()
     assert_eq!((c.provider.mode(), c.provider.members()), (None, vec![]));
     c.provider.start_member().await.expect("a stopped node");
     assert_eq!(c.view().own.as_ref().map(|own| own.incarnation.get()), Some(3));
+}
+
+/// A clash of addresses: the newcomer is refused, the others keep what they have, and observers hear of it.
+#[tokio::test(start_paused = true)]
+async fn whoever_claims_an_address_in_use_is_refused_and_it_is_told() {
+    let [mut a, b, _c] = cluster().await;
+    a.events();
+    let digest = a.view().digest;
+    let newcomer = MemberId::new(name("other"), Incarnation::FIRST);
+    let error = a.handle().join(newcomer.clone(), authority("b")).await.expect_err("b is there");
+    let held_by = b.view().own.clone().expect("a member");
+    let clash =
+        MembershipError::AuthorityConflict { authority: authority("b"), held_by, requested_by: newcomer };
+    assert_eq!(error.to_string(), clash.to_string());
+    let told = a.events().into_iter().any(|event| {
+        matches!(&*event, ClusterEvent::Membership { event: MembershipEvent::Refused(refused), .. }
+            if *refused == clash)
+    });
+    assert!(told);
+    assert_eq!(a.view().digest, digest);
+}
+
+/// Nobody gossips for an hour: what a newcomer knows, it was handed when it was let in.
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_is_handed_the_membership_with_its_welcome() {
+    let network = InMemoryNetwork::default();
+    let config = |node: &str, seeds: &[&str]| {
+        let mut config = Node::config(&network, node, seeds);
+        config.membership.gossip_interval = Duration::from_secs(3600);
+        config
+    };
+    let a = Node::start(config("a", &[])).await;
+    let b = Node::start(config("b", &["a"])).await;
+    b.until(|view| view.records.record(&name("a")).is_some()).await;
+    let c = Node::start(config("c", &["a"])).await;
+    let began = Instant::now();
+    c.until(|view| ["a", "b", "c"].iter().all(|node| view.records.record(&name(node)).is_some())).await;
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(a.view().records.record(&name("c")).is_some());
+    assert!(b.view().records.record(&name("c")).is_none(), "nobody told the other one yet");
+}
+
+/// Two processes under one name and life, each let in by one side of a split: all settle on the same one, the other record is
+/// told as rejected, and until they agree nothing is changed from outside.
+#[tokio::test(start_paused = true)]
+async fn views_that_contradict_each_other_are_settled_the_same_way_everywhere() {
+    let network = InMemoryNetwork::default();
+    let mut a = Node::start(Node::config(&network, "a", &[])).await;
+    let mut b = Node::start(Node::config(&network, "b", &["a"])).await;
+    for node in [&a, &b] {
+        node.until(|view| ["a", "b"].iter().all(|other| is_up(view, other))).await;
+    }
+    let separated = |network: &InMemoryNetwork, change: fn(&InMemoryNetwork, &Authority, &Authority)| {
+        for (one, other) in [("a", "b"), ("a", "x2"), ("b", "x1"), ("x1", "x2")] {
+            change(network, &authority(one), &authority(other));
+        }
+    };
+    separated(&network, InMemoryNetwork::disconnect);
+    let claimant = |address: &str, seed: &str| {
+        let mut config = Node::config(&network, "x", &[seed]);
+        config.authority = authority(address);
+        config
+    };
+    let _first = Node::start(claimant("x1", "a")).await;
+    let _second = Node::start(claimant("x2", "b")).await;
+    for node in [&a, &b] {
+        node.until(|view| is_up(view, "x")).await;
+    }
+    a.events();
+    b.events();
+    // The two sides meet, while one who has to agree is out of reach.
+    let witness = Node::start(Node::config(&network, "w", &["a"])).await;
+    a.until(|view| is_up(view, "w")).await;
+    let cut_off = |change: fn(&InMemoryNetwork, &Authority, &Authority)| {
+        for other in ["a", "b", "x1", "x2"] {
+            change(&network, &authority("w"), &authority(other));
+        }
+    };
+    cut_off(InMemoryNetwork::disconnect);
+    network.reconnect(&authority("a"), &authority("b"));
+    let found = async {
+        loop {
+            for node in [&mut a, &mut b] {
+                let events = node.events();
+                let rejected = events.iter().find_map(|event| match &**event {
+                    ClusterEvent::Gossip {
+                        event: GossipEvent::ConflictDetected { accepted, rejected, .. },
+                        ..
+                    } => Some((accepted.authority.clone(), rejected.authority.clone())),
+                    _ => None,
+                });
+                if let Some((accepted, rejected)) = rejected {
+                    return (node.handle(), accepted, rejected);
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let found = tokio::time::timeout(PATIENCE, found).await.expect("the contradiction is found");
+    let (finder, accepted, rejected) = found;
+    assert_ne!(accepted, rejected);
+    let newcomer = MemberId::new(name("y"), Incarnation::FIRST);
+    let error = finder.join(newcomer.clone(), authority("y")).await.expect_err("a contradiction");
+    assert_eq!(error.to_string(), MembershipError::UnresolvedConflict.to_string());
+    // Everybody meets everybody. All hold one record, and changes are welcome again.
+    separated(&network, InMemoryNetwork::reconnect);
+    cut_off(InMemoryNetwork::reconnect);
+    let holder =
+        |view: &MembershipView| view.records.record(&name("x")).map(|record| record.authority.clone());
+    let settled =
+        |view: &MembershipView| view.phase == Some(GossipPhase::Confirmed) && holder(view).is_some();
+    a.until(settled).await;
+    b.until(|view| settled(view) && holder(view) == holder(&a.view())).await;
+    witness.until(|view| settled(view) && holder(view) == holder(&a.view())).await;
+    assert_eq!(holder(&a.view()), Some(accepted));
+    finder.join(newcomer, authority("y")).await.expect("no contradiction");
+}
+
+/// With keep-majority the side that finds itself cut off gives up nobody, and says so; the other one decides, and all
+/// follow it when they meet again.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_cut_off_follows_the_majority() {
+    let network = InMemoryNetwork::default();
+    let config = |node: &str, seeds: &[&str]| {
+        let mut config = Node::config(&network, node, seeds);
+        config.membership.downing = Arc::new(KeepMajority::default());
+        config
+    };
+    let mut a = Node::start(config("a", &[])).await;
+    let mut b = Node::start(config("b", &["a"])).await;
+    let mut c = Node::start(config("c", &["a", "b"])).await;
+    agree([&mut a, &mut b, &mut c]).await;
+    for other in ["a", "b"] {
+        network.disconnect(&authority("c"), &authority(other));
+    }
+    for node in [&a, &b] {
+        node.until(|view| view.status(&name("c")) == Some(NodeStatus::Dead)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let lost = c
+        .events()
+        .into_iter()
+        .any(|event| matches!(&*event, ClusterEvent::QuorumLost { reachable: 1, suspected: 2, .. }));
+    assert!(lost);
+    for other in ["a", "b"] {
+        assert_eq!(c.view().status(&name(other)), Some(NodeStatus::Suspect));
+        network.reconnect(&authority("c"), &authority(other));
+    }
+    agree([&mut a, &mut b, &mut c]).await;
+    assert!(c.view().own.as_ref().is_some_and(|own| own.incarnation.get() == 2), "it joined the others anew");
 }
 
 /// A node under observation.

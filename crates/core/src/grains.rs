@@ -47,6 +47,13 @@ pub enum GrainEvent {
     Activation(ActivationEvent),
     /// A call of this node ended without an answer.
     CallFailed(EndedCall),
+    /// A call of this node cannot be written. Nothing was sent.
+    CallUnwritable {
+        /// Who should have been called.
+        grain: ClusterIdentity,
+        /// Why.
+        reason: alloc::string::String,
+    },
     /// This node forgot where a grain was.
     PidDropped(DroppedPid),
     /// A call tries again or was slow, or a peer's schema was agreed upon.

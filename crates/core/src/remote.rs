@@ -27,6 +27,13 @@ pub enum RemoteEvent {
         /// Why.
         reason: DeadLetterReason,
     },
+    /// A peer that this node dialled is none that it can deal with. Its address is quarantined.
+    InvalidAssociation {
+        /// The address.
+        peer: Authority,
+        /// Why.
+        reason: String,
+    },
     /// A peer sent something that cannot be used. It was ignored, or its stream was ended.
     InputRefused {
         /// Who sent it, as far as is known.

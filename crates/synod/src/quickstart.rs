@@ -14,6 +14,8 @@ use synod_cluster::quickstart::{
     QuickstartStep,
 };
 
+use synod_cluster::{MetricsConfig, MetricsConfigError};
+
 /// Arguments of `synod quickstart`. Numbers are taken as text, so that all mistakes can be named at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -35,6 +37,9 @@ pub(crate) struct Args {
     /// Answer no questions over HTTP.
     #[arg(long)]
     no_api: bool,
+    /// The numbers that every node keeps, of membership, gossip, remote, grains and pubsub; or `off`. Default all.
+    #[arg(long, value_delimiter = ',', value_name = "FAMILY")]
+    metrics: Vec<String>,
     /// End after the tour, with exit code 0 if every step passed.
     #[arg(long)]
     once: bool,
@@ -118,14 +123,35 @@ fn settings(args: &Args) -> Result<QuickstartBootstrap, Vec<String>> {
         }
     };
     let seeds = args.seeds.iter().filter(|seed| !seed.is_empty()).cloned().collect();
+    let metrics = metrics(&args.metrics, &mut mistakes);
     let host = Some(args.host.clone());
-    let settings = QuickstartSettings { nodes: Some(nodes), host, base_port: Some(base_port), seeds, api };
+    let settings =
+        QuickstartSettings { nodes: Some(nodes), host, base_port: Some(base_port), seeds, api, metrics };
     match QuickstartBootstrap::new(&settings) {
         Ok(cluster) if mistakes.is_empty() => Ok(cluster),
         Ok(_) => Err(mistakes),
         Err(errors) => {
             mistakes.extend(errors.0.iter().map(ToString::to_string));
             Err(mistakes)
+        }
+    }
+}
+
+/// The families that were named, all of them if none was, or none at all.
+fn metrics(names: &[String], mistakes: &mut Vec<String>) -> MetricsConfig {
+    match names {
+        [] => MetricsConfig::default(),
+        [off] if off == "off" => MetricsConfig::disabled(),
+        names => {
+            let families: Result<_, _> = names.iter().map(|name| name.parse()).collect();
+            match families {
+                Ok(families) => MetricsConfig { families, ..MetricsConfig::default() },
+                Err(error) => {
+                    let error: MetricsConfigError = error;
+                    mistakes.push(error.to_string());
+                    MetricsConfig::default()
+                }
+            }
         }
     }
 }

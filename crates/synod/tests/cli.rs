@@ -1,5 +1,6 @@
 //! The `synod` command as its users meet it.
 
+use std::collections::BTreeSet;
 use std::process::{Command, Output};
 
 fn synod(arguments: &[&str]) -> Output {
@@ -128,18 +129,62 @@ fn wrong_settings_of_the_quickstart_are_all_named_at_once() {
         "",
         "--api",
         "here",
+        "--metrics",
+        "grains,weather",
     ]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stdout(&output).is_empty());
     let mistakes = [
         "error: base_port must be a port from 0 to 65535, it is \"70000\"",
         "error: api must be an address such as 127.0.0.1:8400, it is \"here\"",
+        "error: metrics.families must be among membership, gossip, remote, grains and pubsub, there is \"weather\"",
         "error: nodes must be 2 to 16, it is 1",
         "error: host is missing",
         "error: seeds is missing",
     ];
     let told = stderr(&output);
     assert_eq!(told.lines().filter(|line| line.starts_with("error")).collect::<Vec<_>>(), mistakes);
+}
+
+/// the command of the document runs as it stands there, and the document explains every step and every option.
+#[test]
+fn the_document_holds_the_steps_of_the_quickstart() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/quickstart.md");
+    let document = std::fs::read_to_string(path).expect("the document");
+    let prefix = "cargo run --release -- ";
+    let commands: Vec<_> = document.lines().filter_map(|line| line.trim().strip_prefix(prefix)).collect();
+    let tour = commands.iter().find(|command| command.contains("--once")).expect("a tour that ends");
+    let output = synod(&tour.split(' ').collect::<Vec<_>>());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let explained: BTreeSet<_> = document
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once(" |"))
+        .flat_map(|(names, _)| names.split(['`', ',', ' ']))
+        .filter(|name| !name.is_empty())
+        .collect();
+    let text = stdout(&output);
+    let shown: BTreeSet<_> = text.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+    assert!(shown.len() > 10, "{text}");
+    assert!(shown.is_subset(&explained), "{:?}", shown.difference(&explained));
+    let help = synod(&["quickstart", "--help"]);
+    let help = stdout(&help);
+    let options: BTreeSet<_> = help
+        .split(|character: char| !(character.is_ascii_lowercase() || character == '-'))
+        .filter(|word| word.starts_with("--") && *word != "--help")
+        .collect();
+    assert!(options.len() > 5, "{help}");
+    assert!(options.is_subset(&explained), "{:?}", options.difference(&explained));
+}
+
+/// numbers are chosen on the command line, or switched off.
+#[test]
+fn the_quickstart_keeps_the_numbers_that_it_is_told_to() {
+    for metrics in ["off", "grains,pubsub"] {
+        let output = synod(&["quickstart", "--once", "--nodes", "2", "--no-api", "--metrics", metrics]);
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+    let output = synod(&["quickstart", "--once", "--no-api", "--metrics", ""]);
+    assert_eq!(output.status.code(), Some(2));
 }
 
 /// A node that cannot start is a step that failed, with its reason.

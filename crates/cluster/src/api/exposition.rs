@@ -5,31 +5,34 @@
 use std::fmt::{Display, Write};
 use std::time::Duration;
 
+use synod_core::grains::LatencyHistogram;
 use synod_core::pubsub::PubSubCounts;
 
 use crate::grains::Grains;
+use crate::metrics::{ClusterMetrics, EventCount};
 use crate::pubsub::PubSub;
+use crate::remote::Remote;
 
 /// A text that grows family by family.
 #[derive(Debug, Default)]
-pub(super) struct Exposition {
+pub(crate) struct Exposition {
     text: String,
 }
 
 impl Exposition {
     /// Begins a family of values that go up and down.
-    pub(super) fn gauge(&mut self, name: &str, help: &str) {
+    pub(crate) fn gauge(&mut self, name: &str, help: &str) {
         self.family(name, "gauge", help);
     }
 
     /// A gauge with a single value.
-    pub(super) fn one_gauge(&mut self, name: &str, help: &str, value: u64) {
+    pub(crate) fn one_gauge(&mut self, name: &str, help: &str, value: u64) {
         self.gauge(name, help);
         self.sample(name, &[], value);
     }
 
     /// Counters by name, help and value, each a family `<prefix>_<name>_total`.
-    pub(super) fn counters(&mut self, prefix: &str, counters: &[(&str, &str, u64)]) {
+    pub(crate) fn counters(&mut self, prefix: &str, counters: &[(&str, &str, u64)]) {
         for (name, help, value) in counters {
             let name = format!("{prefix}_{name}_total");
             self.family(&name, "counter", help.trim());
@@ -38,7 +41,7 @@ impl Exposition {
     }
 
     /// One sample of the family at hand.
-    pub(super) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+    pub(crate) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         self.text.push_str(name);
         for (index, (label, text)) in labels.iter().enumerate() {
             let before = if index == 0 { '{' } else { ',' };
@@ -49,7 +52,7 @@ impl Exposition {
     }
 
     /// Everything about grains.
-    pub(super) fn grains(&mut self, grains: &Grains) {
+    pub(crate) fn grains(&mut self, grains: &Grains) {
         let name = "synod_grain_activations";
         self.gauge(name, "Grains that run on this node, by kind.");
         for (kind, count) in grains.activation_counts() {
@@ -93,17 +96,66 @@ impl Exposition {
             ("states_dropped", "States of grains that were lost.", handovers.snapshots_dropped),
         ];
         self.counters("synod_grain_handover", &counters);
-        let latencies = grains.latencies();
-        let name = "synod_grain_call_duration_seconds";
-        self.family(name, "histogram", "How long answered calls of this node took.");
+        let (name, help) =
+            ("synod_grain_call_duration_seconds", "How long answered calls of this node took.");
+        self.histogram(name, help, &grains.latencies());
+    }
+
+    /// Everything about the applied topology, and how soon all members know of a change.
+    pub(crate) fn cluster(&mut self, numbers: &ClusterMetrics, convergence: &LatencyHistogram) {
+        let (name, help) = ("synod_cluster_members", "Members in the last applied topology.");
+        self.one_gauge(name, help, numbers.members as u64);
+        let (name, help) = ("synod_cluster_quarantined_addresses", "Addresses that are kept out.");
+        self.one_gauge(name, help, numbers.quarantined as u64);
+        let counters = [
+            ("topology_updates", "Topology updates that were applied.", numbers.topology_updates),
+            ("topology_failures", "Topology updates that were refused.", numbers.topology_failures),
+            ("status_changes", "Changes of a member's state that were observed.", numbers.status_changes),
+            ("late_changes", "Changes that were not confirmed in time.", numbers.late_changes),
+            ("events_missed", "Events that came faster than they were taken in.", numbers.events_missed),
+        ];
+        self.counters("synod_cluster", &counters);
+        let (name, help) =
+            ("synod_cluster_convergence_seconds", "How long changes took until they were confirmed.");
+        self.histogram(name, help, convergence);
+    }
+
+    /// Everything about connections.
+    pub(crate) fn remote(&mut self, remote: &Remote) {
+        let (name, help) = ("synod_remote_processes", "Actors and other processes.");
+        self.one_gauge(name, help, remote.process_count() as u64);
+        self.one_gauge("synod_remote_peers", "Peers that are known.", remote.peer_count() as u64);
+        let (name, help) = ("synod_remote_pending_requests", "Requests that wait for an answer.");
+        self.one_gauge(name, help, remote.pending_requests() as u64);
+        self.counters("synod_remote", &remote.counters().described());
+    }
+
+    /// What was published on the event stream.
+    pub(crate) fn events<'a>(&mut self, events: impl Iterator<Item = &'a EventCount>) {
+        let name = "synod_events_total";
+        self.family(name, "counter", "Events of this node, by family, kind and result.");
+        for EventCount { family, kind, result, count } in events {
+            let labels = [("family", family.as_str()), ("kind", kind), ("result", result.as_str())];
+            self.sample(name, &labels, count);
+        }
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, durations: &LatencyHistogram) {
+        self.family(name, "histogram", help);
         let bucket = format!("{name}_bucket");
         for limit in BUCKETS {
             let bound = limit.as_secs_f64().to_string();
-            self.sample(&bucket, &[("le", &bound)], latencies.count_within(limit));
+            self.sample(&bucket, &[("le", &bound)], durations.count_within(limit));
         }
-        self.sample(&bucket, &[("le", "+Inf")], latencies.count());
-        self.sample(&format!("{name}_sum"), &[], latencies.sum().as_secs_f64());
-        self.sample(&format!("{name}_count"), &[], latencies.count());
+        self.sample(&bucket, &[("le", "+Inf")], durations.count());
+        self.sample(&format!("{name}_sum"), &[], durations.sum().as_secs_f64());
+        self.sample(&format!("{name}_count"), &[], durations.count());
+    }
+
+    /// All samples on one line, for a log. Of histograms only sum and count.
+    pub(crate) fn one_line(&self) -> String {
+        let samples = self.text.lines().filter(|line| !line.starts_with('#') && !line.contains("_bucket{"));
+        samples.collect::<Vec<_>>().join(", ")
     }
 
     /// Everything about topics.
@@ -140,7 +192,7 @@ impl Exposition {
     }
 
     /// The whole text.
-    pub(super) fn finish(self) -> String {
+    pub(crate) fn finish(self) -> String {
         self.text
     }
 
@@ -164,8 +216,8 @@ type CountOf = fn(&PubSubCounts) -> u64;
 /// Most topics with numbers of their own; all are in the sums.
 const TOPICS_MAX: usize = 1000;
 /// What the answer calls itself.
-pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Upper bounds of the buckets of a call's duration.
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Upper bounds of the buckets of durations.
 const BUCKETS: [Duration; 13] = [
     Duration::from_micros(100),
     Duration::from_micros(250),

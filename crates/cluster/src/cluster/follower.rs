@@ -1,7 +1,8 @@
 //! What one part of a node learns, told to the others.
 
 use synod_core::gossip::{GossipMemberId, GossipValue, GossiperEvent};
-use synod_core::membership::{ClusterEvent, NodeStatus};
+use synod_core::membership::{ClusterEvent, NodeStatus, QuarantineReason};
+use synod_core::remote::RemoteEvent;
 use synod_core::roster::{RosterMember, RosterUpdate};
 use synod_core::{Authority, MemberId, NodeId};
 use synod_wire::cluster::{ClusterTopology, Member as WireMember};
@@ -38,7 +39,10 @@ impl Follower {
                 Some(view) = views.next() => self.grains.handle_membership(&view),
                 delivery = events.recv() => match delivery {
                     None => return,
-                    Some(Delivery::Event(event)) => self.follow(&event),
+                    Some(Delivery::Event(event)) => {
+                        self.follow(&event);
+                        self.follow_refusal(&event).await;
+                    }
                     // Every roster carries all members; what was missed between two of them is made up by the next.
                     Some(Delivery::Missed(events)) => tracing::warn!(events, "cluster events were missed"),
                 },
@@ -75,6 +79,18 @@ impl Follower {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// What the connections find invalid is kept out by the membership, too, so that nothing is placed or resolved there.
+    async fn follow_refusal(&self, event: &ClusterEvent) {
+        let ClusterEvent::Remote { event: RemoteEvent::InvalidAssociation { peer, reason }, .. } = event
+        else {
+            return;
+        };
+        let reason = QuarantineReason::InvalidAssociation(reason.clone());
+        if let Err(error) = self.membership.quarantine(peer.clone(), reason).await {
+            tracing::debug!(%peer, %error, "an invalid association was not quarantined");
         }
     }
 

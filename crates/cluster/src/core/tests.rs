@@ -105,6 +105,7 @@ fn metrics_follow_topologies_events_and_the_quarantine_between_them() {
         topology_updates: 1,
         topology_failures: 0,
         status_changes: 1,
+        late_changes: 0,
         events_missed: 7,
     };
     assert_eq!(core.metrics(), Ok(expected));

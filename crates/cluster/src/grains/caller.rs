@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Name;
 use synod_core::grains::{
-    ActorPid, Answer, AttemptFailure, CallEnd, CallRequest, ClusterIdentity, CorrelationId, GrainRpcRouter,
-    RetryPolicy, RouterOutcome, SCHEMA_BASE,
+    ActorPid, Answer, AttemptFailure, CallEnd, CallRequest, ClusterIdentity, CorrelationId, GrainEvent,
+    GrainRpcRouter, RetryPolicy, RouterOutcome, SCHEMA_BASE,
 };
 use synod_core::roster::RosterMember;
 use synod_core::time::TimerInstant;
@@ -84,10 +84,27 @@ impl GrainRef {
         method: i32,
         argument: &impl prost::Message,
     ) -> Result<R, CallError> {
-        let answer = self.call_raw(method, argument.encode_to_vec().into()).await?;
-        answer
-            .decode()
-            .map_err(|error| CallError::Answer { grain: self.identity.clone(), reason: error.to_string() })
+        let read = |answer: Message| answer.decode().map_err(|error| error.to_string());
+        self.call_as(method, argument.encode_to_vec().into(), read).await
+    }
+
+    /// Calls a method with an encoded argument, and returns what `read` makes of the answer.
+    pub(super) async fn call_as<T>(
+        &self,
+        method: i32,
+        argument: Bytes,
+        read: impl Fn(Message) -> Result<T, String>,
+    ) -> Result<T, CallError> {
+        let request =
+            GrainRequest { method_index: method, message_data: argument, message_type_name: String::new() };
+        self.request_as(Message::new(&request), read).await
+    }
+
+    /// A call that cannot be written fails before it begins. Observers are told all the same.
+    pub(super) fn unwritable(&self, reason: String) -> CallError {
+        let grain = self.identity.clone();
+        self.grains.publish(GrainEvent::CallUnwritable { grain: grain.clone(), reason: reason.clone() });
+        CallError::Failed { grain, failure: AttemptFailure::Uncodable(reason) }
     }
 
     /// Calls a method with an encoded argument, and returns whatever the grain answers.
@@ -95,9 +112,7 @@ impl GrainRef {
     /// # Errors
     /// As [`call`](Self::call).
     pub async fn call_raw(&self, method: i32, argument: Bytes) -> Result<Message, CallError> {
-        let request =
-            GrainRequest { method_index: method, message_data: argument, message_type_name: String::new() };
-        self.request(Message::new(&request)).await
+        self.call_as(method, argument, Ok).await
     }
 
     /// Sends the grain any message and waits for its answer, as `actor.Touch` for one that only wakes it.
@@ -105,6 +120,15 @@ impl GrainRef {
     /// # Errors
     /// As [`call`](Self::call).
     pub async fn request(&self, message: Message) -> Result<Message, CallError> {
+        self.request_as(message, Ok).await
+    }
+
+    /// An answer that cannot be read is a failure of the call, so it is read before the call is over.
+    async fn request_as<T>(
+        &self,
+        message: Message,
+        read: impl Fn(Message) -> Result<T, String>,
+    ) -> Result<T, CallError> {
         let name = self.identity.to_string();
         if self.chain.contains(&name) {
             let mut chain = self.chain.clone();
@@ -151,7 +175,7 @@ impl GrainRef {
                     tokio::select! {
                         biased;
                         answer = self.grains.remote().request_patiently(Lane::User, &target, request) => {
-                            self.settle(correlation, answer, schema, &mut answered)
+                            self.settle(correlation, answer, schema, &read, &mut answered)
                         }
                         told = self.calls().next(correlation) => { step = told; continue }
                     }
@@ -212,22 +236,29 @@ impl GrainRef {
     }
 
     /// Tells the router how an attempt went, and keeps the answer, if that is what came. Returns what to do next.
-    fn settle(
+    fn settle<T>(
         &self,
         correlation: CorrelationId,
         answer: Result<Message, RequestError>,
         schema: u32,
-        answered: &mut Option<Message>,
+        read: impl Fn(Message) -> Result<T, String>,
+        answered: &mut Option<Answered<T>>,
     ) -> Option<Step> {
         let failure = match answer {
-            Ok(message) => {
-                let kind =
-                    if message.is::<GrainErrorResponse>() { Answer::GrainError } else { Answer::Success };
-                *answered = Some(message);
-                return self.decide(correlation, |router, now| {
-                    router.handle_response(correlation, kind, schema, now)
-                });
-            }
+            Ok(message) => match Answered::read(message, read) {
+                Ok(readable) => {
+                    let is_content = matches!(readable, Answered::Content(_));
+                    let kind = if is_content { Answer::Success } else { Answer::GrainError };
+                    *answered = Some(readable);
+                    return self.decide(correlation, |router, now| {
+                        router.handle_response(correlation, kind, schema, now)
+                    });
+                }
+                Err(reason) => {
+                    *answered = Some(Answered::Unreadable);
+                    AttemptFailure::Uncodable(reason)
+                }
+            },
             Err(RequestError::DeadLetter { .. }) => AttemptFailure::DeadLetter,
             Err(RequestError::Timeout { .. }) => AttemptFailure::NoAnswer,
             Err(other) => AttemptFailure::Uncodable(other.to_string()),
@@ -258,17 +289,13 @@ impl GrainRef {
         own
     }
 
-    fn ended(&self, end: CallEnd, answered: Option<Message>) -> Result<Message, CallError> {
+    fn ended<T>(&self, end: CallEnd, answered: Option<Answered<T>>) -> Result<T, CallError> {
         let grain = self.identity.clone();
         Err(match (end, answered) {
-            (CallEnd::Completed { .. }, Some(answer)) => {
-                if !answer.is::<GrainErrorResponse>() {
-                    return Ok(answer);
-                }
-                match answer.decode::<GrainErrorResponse>() {
-                    Ok(error) => CallError::Grain(GrainError::from(error)),
-                    Err(error) => CallError::Answer { grain, reason: error.to_string() },
-                }
+            (CallEnd::Completed { .. }, Some(Answered::Content(content))) => return Ok(content),
+            (CallEnd::Completed { .. }, Some(Answered::Error(error))) => CallError::Grain(error),
+            (CallEnd::Failed(AttemptFailure::Uncodable(reason)), Some(Answered::Unreadable)) => {
+                CallError::Answer { grain, reason }
             }
             (CallEnd::Rejected(rejection), _) => CallError::Rejected { grain, rejection },
             (CallEnd::DroppedOldest, _) => CallError::Dropped { grain },
@@ -296,6 +323,26 @@ impl GrainRef {
 impl fmt::Debug for GrainRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GrainRef").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+/// What came of an answer.
+enum Answered<T> {
+    /// What was asked for.
+    Content(T),
+    /// That it cannot be had.
+    Error(GrainError),
+    /// Nothing: it cannot be read.
+    Unreadable,
+}
+
+impl<T> Answered<T> {
+    fn read(answer: Message, read: impl Fn(Message) -> Result<T, String>) -> Result<Self, String> {
+        if answer.is::<GrainErrorResponse>() {
+            let error = answer.decode::<GrainErrorResponse>();
+            return error.map(|error| Self::Error(error.into())).map_err(|error| error.to_string());
+        }
+        read(answer).map(Self::Content)
     }
 }
 

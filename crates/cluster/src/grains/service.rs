@@ -65,7 +65,6 @@ pub mod generated {
         use prost::{Message as _, Name};
         use serde::Serialize;
         use serde::de::DeserializeOwned;
-        use synod_core::grains::AttemptFailure;
 
         use crate::grains::{CallError, GrainError, GrainRef};
         use crate::remote::Message;
@@ -84,15 +83,12 @@ pub mod generated {
             method: i32,
             argument: &A,
         ) -> Result<R, CallError> {
-            let argument = Json::write(argument).map_err(|error| CallError::Failed {
-                grain: grain.identity().clone(),
-                failure: AttemptFailure::Uncodable(error.to_string()),
-            })?;
-            let answer: Json = grain.call(method, &argument).await?;
-            serde_json::from_slice(&answer.text).map_err(|error| CallError::Answer {
-                grain: grain.identity().clone(),
-                reason: error.to_string(),
-            })
+            let argument = Json::write(argument).map_err(|error| grain.unwritable(error.to_string()))?;
+            let read = |answer: Message| {
+                let answer: Json = answer.decode().map_err(|error| error.to_string())?;
+                serde_json::from_slice(&answer.text).map_err(|error| error.to_string())
+            };
+            grain.call_as(method, argument.encode_to_vec().into(), read).await
         }
 
         pub fn argument<A: Carried>(bytes: Bytes) -> Result<A, GrainError> {

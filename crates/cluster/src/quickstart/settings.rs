@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use crate::metrics::{MetricsConfig, MetricsConfigError};
+
 /// Settings of a [`QuickstartBootstrap`](super::QuickstartBootstrap). [`local`](Self::local) has them all; the default has
 /// none, and is refused with the names of what is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,6 +20,8 @@ pub struct QuickstartSettings {
     pub seeds: Vec<String>,
     /// Where the first node answers questions over HTTP. Default nowhere.
     pub api: QuickstartApi,
+    /// Which numbers every node keeps, and where it tells them.
+    pub metrics: MetricsConfig,
 }
 
 /// Where the first node answers questions about itself.
@@ -42,6 +46,7 @@ impl QuickstartSettings {
             base_port: Some(0),
             seeds: vec![node_name(0)],
             api: QuickstartApi::Off,
+            metrics: MetricsConfig::default(),
         }
     }
 
@@ -85,6 +90,9 @@ impl QuickstartSettings {
         for seed in self.seeds.iter().filter(|seed| !names.contains(seed)) {
             errors.push(QuickstartSettingError::Seed { value: seed.clone(), nodes: count });
         }
+        if let Err(error) = self.metrics.validate() {
+            errors.push(error.into());
+        }
         let Some(host) = host.filter(|_| errors.is_empty()) else {
             return Err(QuickstartSettingsError(errors));
         };
@@ -92,7 +100,7 @@ impl QuickstartSettings {
         let mut nodes: Vec<_> = names.into_iter().zip((0..).map(port)).collect();
         // A stable sort: whoever has to be known to the others is there first.
         nodes.sort_by_key(|(name, _)| !self.seeds.contains(name));
-        Ok(Plan { host, nodes, seeds: self.seeds.clone(), api: self.api })
+        Ok(Plan { host, nodes, seeds: self.seeds.clone(), api: self.api, metrics: self.metrics.clone() })
     }
 }
 
@@ -104,6 +112,7 @@ pub(super) struct Plan {
     pub(super) nodes: Vec<(String, u16)>,
     pub(super) seeds: Vec<String>,
     pub(super) api: QuickstartApi,
+    pub(super) metrics: MetricsConfig,
 }
 
 /// Settings are missing or cannot be used. Nothing was started.
@@ -152,6 +161,9 @@ pub enum QuickstartSettingError {
         /// How many are needed.
         nodes: usize,
     },
+    /// A setting of the numbers.
+    #[error(transparent)]
+    Metrics(#[from] MetricsConfigError),
     /// A seed that is no node.
     #[error("seeds must be among node-1 to node-{nodes}, there is {value:?}")]
     Seed {
@@ -179,6 +191,8 @@ pub const NODES_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -198,6 +212,7 @@ mod tests {
             base_port: Some(65_533),
             seeds: vec!["node-1".to_owned(), "node-5".to_owned(), "elsewhere".to_owned()],
             api: QuickstartApi::Off,
+            metrics: MetricsConfig { families: BTreeSet::new(), ..MetricsConfig::default() },
         };
         let error = settings.validate().expect_err("nothing is right");
         assert_eq!(
@@ -207,6 +222,7 @@ mod tests {
                 QuickstartSettingError::BasePort { port: 65_533, nodes: 4 },
                 QuickstartSettingError::Seed { value: "node-5".to_owned(), nodes: 4 },
                 QuickstartSettingError::Seed { value: "elsewhere".to_owned(), nodes: 4 },
+                QuickstartSettingError::Metrics(MetricsConfigError::NoFamilies),
             ]
         );
         for nodes in [0, 1, 17] {

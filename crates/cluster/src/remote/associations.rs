@@ -67,6 +67,17 @@ impl Inner {
         self.end_watches(authority.as_str());
     }
 
+    /// The peer at an address that this node dialled is none that it can deal with. Whoever dials this node may claim any
+    /// address, so what such a one says quarantines nobody.
+    pub(super) fn invalid_association(self: &Arc<Self>, authority: &Authority, reason: &str) {
+        self.publish(RemoteEvent::InvalidAssociation { peer: authority.clone(), reason: reason.to_owned() });
+        self.quarantine(
+            authority,
+            &format!("invalid association: {reason}"),
+            Some(self.config.quarantine_ttl),
+        );
+    }
+
     /// Ends a quarantine before its time.
     pub(super) fn release(self: &Arc<Self>, authority: &Authority) {
         self.drive(|_, machine, _| machine.handle_release(authority));

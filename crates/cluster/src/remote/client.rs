@@ -45,6 +45,10 @@ pub(super) async fn run(inner: Arc<Inner>, link: Arc<Link>, number: u64) {
         Ok(Ok(opened)) => opened,
         Ok(Err(error)) => {
             tracing::debug!(peer = %link.authority, %error, "a connection could not be opened");
+            // Before the failure is noted: a quarantine leaves nothing to try again.
+            if let Some(reason) = error.invalid_association() {
+                inner.invalid_association(&link.authority, &reason);
+            }
             return inner.connect_failed(&link, number);
         }
         Err(_) => {
@@ -312,6 +316,23 @@ pub(super) enum ConnectError {
     #[error("the peer refused the stream: {0}")]
     Refused(#[from] Status),
 }
+
+impl ConnectError {
+    /// Why another try would end the same way: the peer was reached, and one of both cannot deal with the other.
+    fn invalid_association(&self) -> Option<String> {
+        match self {
+            Self::NoCommonSchema { .. } => Some(self.to_string()),
+            // What a peer says in its own words is shown, but not at any length.
+            Self::Refused(status) if status.code() == Code::FailedPrecondition => {
+                Some(format!("refused: {}", status.message().chars().take(REFUSAL_MAX).collect::<String>()))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Most characters of a peer's refusal that are shown.
+const REFUSAL_MAX: usize = 200;
 
 /// A `tower` service from a function, without the whole of `tower`.
 fn tower_service_fn<F>(connect: F) -> ConnectWith<F> {

@@ -38,6 +38,8 @@ pub struct RemoteConfig {
     pub connect_timeout: Duration,
     /// How long a peer that connects may take to say who it is. 10 ms to 10 min. Default 5 s.
     pub handshake_timeout: Duration,
+    /// How long the address of a peer that this node cannot deal with is quarantined. 10 ms to 1 day. Default 30 s.
+    pub quarantine_ttl: Duration,
     /// Most connections from peers. 1 to 100 000. Default 1024.
     pub inbound_connections_max: usize,
     /// Most messages in the mailbox of one actor. 1 to 10 000 000. Default 65 536.
@@ -70,6 +72,7 @@ impl RemoteConfig {
             lane_bytes_max: 32 << 20,
             connect_timeout: Duration::from_secs(5),
             handshake_timeout: Duration::from_secs(5),
+            quarantine_ttl: Duration::from_secs(30),
             inbound_connections_max: 1024,
             mailbox_messages_max: 65_536,
             mailbox_bytes_max: 64 << 20,
@@ -115,6 +118,7 @@ impl RemoteConfig {
         let durations = [
             ("connect_timeout", self.connect_timeout, short, long),
             ("handshake_timeout", self.handshake_timeout, short, long),
+            ("quarantine_ttl", self.quarantine_ttl, short, Duration::from_secs(86_400)),
             ("mailbox_patience", self.mailbox_patience, Duration::ZERO, Duration::from_secs(60)),
         ];
         for (field, value, min, max) in durations {

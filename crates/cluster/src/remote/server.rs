@@ -19,7 +19,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message as _;
 use synod_core::Authority;
-use synod_core::outbound::DeadLetterReason;
+use synod_core::outbound::{AssociationState, DeadLetterReason};
 use synod_wire::limits::FRAME_BYTES_RECEIVED_MAX;
 use synod_wire::remote::connect_request::ConnectionType;
 use synod_wire::remote::{ConnectResponse, RemoteMessage, ServerConnection};
@@ -221,8 +221,11 @@ impl StreamReader {
             Err(error) => return Err(Status::invalid_argument(error.to_string())),
         };
         let authority = Authority::new(&connection.address).ok();
-        if authority.is_none_or(|authority| authority.as_str() != connection.address) {
+        let Some(authority) = authority.filter(|authority| authority.as_str() == connection.address) else {
             return Err(Status::invalid_argument("the address in the handshake is not a host:port"));
+        };
+        if let (AssociationState::Quarantined { reason, .. }, _) = self.inner.association(&authority) {
+            return Err(Status::permission_denied(format!("{authority} is quarantined: {reason}")));
         }
         if !self.inner.shares_schema(&connection.call_schemas) {
             let offered = &connection.call_schemas;

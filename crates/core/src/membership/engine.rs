@@ -63,6 +63,13 @@ pub enum GossipEvent {
         /// To how many peers.
         peers: usize,
     },
+    /// A change was not confirmed in time. Whoever lacks it is served one by one from now on.
+    Late {
+        /// The local version.
+        version: MembershipVersion,
+        /// How long it has spread.
+        waited: Duration,
+    },
     /// A range of a peer's changes is missing and was asked for.
     ReconcilingRequested {
         /// The peer.
@@ -362,6 +369,8 @@ impl GossipEngine {
             self.events.push(GossipEvent::Confirmed { version: table.version(), took });
         } else if self.phase == GossipPhase::Diffusing && now >= self.changed_at + self.convergence_timeout {
             self.phase = GossipPhase::Reconciling;
+            let waited = now.saturating_since(self.changed_at);
+            self.events.push(GossipEvent::Late { version: table.version(), waited });
         }
     }
 

@@ -276,9 +276,18 @@ fn a_change_that_spreads_too_slowly_is_reconciled_and_can_still_be_confirmed() {
 
     let late = start + config.convergence_timeout;
     assert_eq!(a.phase(late.saturating_sub(Duration::from_nanos(1))), GossipPhase::Diffusing);
+    assert_eq!(config.convergence_timeout, Duration::from_secs(1));
+    assert_eq!(a.engine.take_events(), []);
     assert_eq!(a.phase(late), GossipPhase::Reconciling);
+    let version = a.table.version();
+    // Told once, however long it lasts.
+    a.phase(late + config.gossip_interval / 2);
+    let told = GossipEvent::Late { version, waited: config.convergence_timeout };
+    assert_eq!(a.engine.take_events(), [told]);
     a.ack("b");
     assert_eq!(a.phase(late + config.gossip_interval), GossipPhase::Confirmed);
+    let took = config.convergence_timeout + config.gossip_interval;
+    assert_eq!(a.engine.take_events(), [GossipEvent::Confirmed { version, took }]);
     // The next change has its full time again.
     a.learn("z", late + config.gossip_interval);
     assert_eq!(a.phase(late + config.convergence_timeout), GossipPhase::Diffusing);
@@ -423,6 +432,20 @@ fn more_than_half_of_the_seeds_confirm_for_all() {
     let current = a.table.version();
     assert!(a.engine.acked(&id("d")) < Some(current));
     assert_eq!(a.engine.acked(&id("c")), Some(current));
+}
+
+#[test]
+fn the_only_seed_confirms_alone() {
+    let config = MembershipCoordinatorConfig {
+        confirmation: Confirmation::SeedQuorum(vec![authority("b")]),
+        ..MembershipCoordinatorConfig::default()
+    };
+    let mut a = Node::with("a", &["b", "c"], &config);
+    a.learn("x", NOW);
+    a.ack("c");
+    assert_eq!(a.phase(NOW), GossipPhase::Diffusing);
+    a.ack("b");
+    assert_eq!(a.phase(NOW), GossipPhase::Confirmed);
 }
 
 #[test]
