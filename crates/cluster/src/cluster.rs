@@ -234,6 +234,35 @@ impl Cluster {
         Ok(grains.resolve(pid)?)
     }
 
+    /// Waits until this node knows so many members that host `kind`. Before that it may take another member for the owner of
+    /// a grain than those do that know more.
+    ///
+    /// # Errors
+    /// The node is stopped, or there are too few within `timeout`.
+    pub async fn wait_for_hosts(
+        &self,
+        kind: &str,
+        wanted: usize,
+        timeout: Duration,
+    ) -> Result<(), ClusterProviderError> {
+        let grains = self.grains().ok_or(ClusterProviderError::NotStarted)?;
+        let hosts =
+            || grains.members().iter().filter(|member| member.kinds.iter().any(|one| one == kind)).count();
+        let mut followed = grains.followed();
+        let enough = async {
+            while hosts() < wanted {
+                // The sender lives as long as the grains.
+                followed.changed().await.ok();
+            }
+        };
+        let in_time = tokio::time::timeout(timeout, enough).await;
+        in_time.map_err(|_| ClusterProviderError::TooFewHosts {
+            kind: kind.to_owned(),
+            wanted,
+            found: hosts(),
+        })
+    }
+
     /// Sends a message to the event stream of every other member, once and without an answer. Returns to how many.
     ///
     /// # Errors

@@ -367,6 +367,16 @@ pub enum ClusterProviderError {
     /// A setting of the numbers cannot be used. Nothing was started.
     #[error(transparent)]
     Metrics(#[from] MetricsConfigError),
+    /// Too few members host a kind of grains.
+    #[error("{found} members host {kind:?}, {wanted} were waited for")]
+    TooFewHosts {
+        /// The kind.
+        kind: String,
+        /// How many there should be.
+        wanted: usize,
+        /// How many there are.
+        found: usize,
+    },
     /// The node is not started.
     #[error("the node is not started; nothing was changed")]
     NotStarted,
