@@ -22,8 +22,8 @@ mod router;
 pub use activation::{
     ActivationCommand, ActivationConfig, ActivationConfigError, ActivationEvent, ActivationId,
     ActivationOutcome, ActivationRefusal, ActivationReply, BEFORE_MAX, ClaimId, ClaimRecord, GrainHost,
-    GrainKindConfig, GrainSnapshot, HandoverCounts, RelocationReceipt, RelocationRecord, SnapshotDrop,
-    StopReason, VirtualActorRegistry,
+    GrainKindConfig, GrainSnapshot, HandoverCounts, RelocationReceipt, RelocationRecord, STOPPED_MAX,
+    SnapshotDrop, StopReason, VirtualActorRegistry,
 };
 pub use identity::{ClusterIdentity, GrainKey, IDENTITY_BYTES_MAX, IdentityError, KIND_BYTES_MAX};
 pub use pid::{ACTOR_ID_BYTES_MAX, ActorPid, PidError};

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use synod_core::gossip::GossipMemberId;
 use synod_core::grains::{
     ActorPid, BEFORE_MAX, ClaimId, ClaimRecord, ClusterIdentity, GrainHost, GrainSnapshot, RelocationReceipt,
-    RelocationRecord,
+    RelocationRecord, STOPPED_MAX,
 };
 
 use crate::remote::Message;
@@ -49,7 +49,7 @@ impl HandoverMessage {
             Self::Relocation(record) => Message::new(&Relocation {
                 grain: Some((&record.grain).into()),
                 from: Some((&record.from).into()),
-                pid: record.pid.as_ref().map(ToString::to_string),
+                stopped: record.stopped.iter().map(ToString::to_string).collect(),
                 state: record.snapshot.as_ref().map(|snapshot| State {
                     version: snapshot.version,
                     bytes: Bytes::copy_from_slice(&snapshot.bytes),
@@ -58,11 +58,12 @@ impl HandoverMessage {
                 number: record.claim.as_ref().map_or(0, |claim| claim.number),
                 before: record.before.iter().map(Host::from).collect(),
                 went: record.went.as_ref().map(Host::from),
+                is_leaving: record.is_leaving,
             }),
             Self::Receipt(receipt) => Message::new(&Receipt {
                 grain: Some((&receipt.grain).into()),
                 by: receipt.by.to_string(),
-                pid: receipt.pid.as_ref().map(ToString::to_string),
+                stopped: receipt.stopped.iter().map(ToString::to_string).collect(),
                 version: receipt.version,
             }),
         }
@@ -184,8 +185,8 @@ struct Relocation {
     grain: Option<Grain>,
     #[prost(message, optional, tag = "2")]
     from: Option<Host>,
-    #[prost(string, optional, tag = "3")]
-    pid: Option<String>,
+    #[prost(string, repeated, tag = "3")]
+    stopped: Vec<String>,
     #[prost(message, optional, tag = "4")]
     state: Option<State>,
     #[prost(string, optional, tag = "5")]
@@ -196,16 +197,18 @@ struct Relocation {
     before: Vec<Host>,
     #[prost(message, optional, tag = "8")]
     went: Option<Host>,
+    #[prost(bool, tag = "9")]
+    is_leaving: bool,
 }
 
 impl Relocation {
     fn read(self) -> Result<HandoverMessage, String> {
-        let Self { grain, from, pid, state, claimer, number, before, went } = self;
+        let Self { grain, from, stopped, state, claimer, number, before, went, is_leaving } = self;
         if before.len() > BEFORE_MAX {
             return Err(format!("a hand-over that names {} hosts", before.len()));
         }
         let from = from.ok_or("a hand-over of nobody")?.read()?;
-        let pid = activation(pid)?;
+        let stopped = activations(stopped)?;
         let claim = match claimer {
             Some(claimer) => Some(ClaimId { claimer: member(&claimer)?, number }),
             None => None,
@@ -213,11 +216,12 @@ impl Relocation {
         Ok(HandoverMessage::Relocation(RelocationRecord {
             grain: Grain::read(grain)?,
             from,
-            pid,
+            stopped,
             snapshot: state.map(|State { version, bytes }| GrainSnapshot { version, bytes: (*bytes).into() }),
             claim,
             before: before.into_iter().map(Host::read).collect::<Result<_, _>>()?,
             went: went.map(Host::read).transpose()?,
+            is_leaving,
         }))
     }
 }
@@ -228,17 +232,17 @@ struct Receipt {
     grain: Option<Grain>,
     #[prost(string, tag = "2")]
     by: String,
-    #[prost(string, optional, tag = "3")]
-    pid: Option<String>,
+    #[prost(string, repeated, tag = "3")]
+    stopped: Vec<String>,
     #[prost(uint64, optional, tag = "4")]
     version: Option<u64>,
 }
 
 impl Receipt {
     fn read(self) -> Result<HandoverMessage, String> {
-        let Self { grain, by, pid, version } = self;
-        let (grain, by, pid) = (Grain::read(grain)?, member(&by)?, activation(pid)?);
-        Ok(HandoverMessage::Receipt(RelocationReceipt { grain, by, pid, version }))
+        let Self { grain, by, stopped, version } = self;
+        let (grain, by, stopped) = (Grain::read(grain)?, member(&by)?, activations(stopped)?);
+        Ok(HandoverMessage::Receipt(RelocationReceipt { grain, by, stopped, version }))
     }
 }
 
@@ -246,8 +250,12 @@ fn member(id: &str) -> Result<GossipMemberId, String> {
     GossipMemberId::new(id).map_err(|error| error.to_string())
 }
 
-fn activation(pid: Option<String>) -> Result<Option<ActorPid>, String> {
-    pid.map(|pid| pid.parse()).transpose().map_err(|error: synod_core::grains::PidError| error.to_string())
+fn activations(pids: Vec<String>) -> Result<Vec<ActorPid>, String> {
+    if pids.len() > STOPPED_MAX {
+        return Err(format!("a hand-over that names {} activations", pids.len()));
+    }
+    let read = pids.iter().map(|pid| pid.parse());
+    read.collect::<Result<_, _>>().map_err(|error: synod_core::grains::PidError| error.to_string())
 }
 
 macro_rules! names {
@@ -278,22 +286,24 @@ mod tests {
         RelocationRecord {
             grain: grain(),
             from: host("one"),
-            pid: Some("one:1/x$1".parse().expect("a PID")),
+            stopped: ["one:1/x$1", "six:1/x$2"].map(|pid| pid.parse().expect("a PID")).into(),
             snapshot: Some(GrainSnapshot { version: 0, bytes: [].into() }),
             claim: Some(ClaimId { claimer: host("two").id, number: 7 }),
             before: vec![host("three"), host("four")],
             went: Some(host("five")),
+            is_leaving: true,
         }
     }
 
     #[test]
     fn what_is_said_is_understood() {
         let nothing = RelocationRecord {
-            pid: None,
+            stopped: vec![],
             snapshot: None,
             claim: None,
             before: vec![],
             went: None,
+            is_leaving: false,
             ..relocation()
         };
         let (grain, by) = (grain(), host("one").id);
@@ -308,7 +318,12 @@ mod tests {
             HandoverMessage::Outdated { grain: grain.clone(), claim, by: by.clone() },
             HandoverMessage::Relocation(relocation()),
             HandoverMessage::Relocation(nothing),
-            HandoverMessage::Receipt(RelocationReceipt { grain, by, pid: None, version: Some(0) }),
+            HandoverMessage::Receipt(RelocationReceipt {
+                grain,
+                by,
+                stopped: relocation().stopped,
+                version: Some(0),
+            }),
         ];
         for message in messages {
             assert_eq!(HandoverMessage::read(&message.write()), Some(Ok(message)));
@@ -326,7 +341,8 @@ mod tests {
             Relocation { grain: Some(Grain { kind: "a/b".into(), identity: "c".into() }), ..sound() },
             Relocation { from: None, ..sound() },
             Relocation { from: Some(stranger.clone()), ..sound() },
-            Relocation { pid: Some("no pid".into()), ..sound() },
+            Relocation { stopped: vec!["no pid".into()], ..sound() },
+            Relocation { stopped: vec!["one:1/x$1".into(); STOPPED_MAX + 1], ..sound() },
             Relocation { claimer: Some(String::new()), ..sound() },
             Relocation { before: vec![(&host("three")).into(); BEFORE_MAX + 1], ..sound() },
             Relocation { went: Some(stranger), ..sound() },

@@ -26,7 +26,7 @@ pub use config::{ActivationConfig, ActivationConfigError, GrainKindConfig};
 pub use outcome::{
     ActivationCommand, ActivationEvent, ActivationId, ActivationOutcome, ActivationRefusal, ActivationReply,
     BEFORE_MAX, ClaimId, ClaimRecord, GrainHost, HandoverCounts, RelocationReceipt, RelocationRecord,
-    StopReason,
+    STOPPED_MAX, StopReason,
 };
 pub use snapshot::{GrainSnapshot, SnapshotDrop};
 
@@ -76,7 +76,7 @@ pub struct VirtualActorRegistry<R> {
     /// Activations elsewhere of whose end this node was told a moment ago.
     ended: Recent<(ClusterIdentity, ActorPid), ()>,
     /// Those of them that the owner of the grain, who is somebody else, is still to be told of.
-    strays: Recent<ClusterIdentity, ActorPid>,
+    strays: Recent<ClusterIdentity, Vec<ActorPid>>,
     past: Past,
     counts: HandoverCounts,
     last_activation: u64,
@@ -462,8 +462,11 @@ impl<R> VirtualActorRegistry<R> {
             return;
         }
         // What this node was about to give away is its own again.
-        if let Some(snapshot) = self.outbox.take(grain).and_then(|parcel| parcel.record.snapshot) {
-            self.keep_newer(grain, snapshot, out);
+        if let Some(parcel) = self.outbox.take(grain) {
+            self.add_strays(grain, parcel.record.stopped, now);
+            if let Some(snapshot) = parcel.record.snapshot {
+                self.keep_newer(grain, snapshot, out);
+            }
         }
         let previous = self.previous_hosts(grain);
         if !previous.is_empty() {

@@ -19,6 +19,7 @@ use core::mem;
 use core::time::Duration;
 
 use super::outcome::{BEFORE_MAX, ClaimId, ClaimRecord, GrainHost, RelocationRecord};
+use super::relocation::Estate;
 use super::{
     ActivationCommand, ActivationEvent, ActivationId, ActivationOutcome, ActivationRefusal, Alarm, Entry,
     State, StopReason, VirtualActorRegistry,
@@ -324,17 +325,15 @@ impl<R> VirtualActorRegistry<R> {
         before.truncate(BEFORE_MAX);
         let went = self.yielded.get(grain).and_then(|yielded| yielded.went.clone());
         let mut went = went.filter(is_there);
-        let (pid, snapshot) = match self.outbox.take(grain) {
-            Some(parcel) => {
-                // It may have arrived there.
-                went = if parcel.to.id == from.id { None } else { Some(parcel.to) };
-                (parcel.record.pid, parcel.record.snapshot)
-            }
-            None => (self.strays.remove(grain), self.snapshots.take(grain)),
-        };
+        let Estate { stopped, snapshot, sent_to } = self.take_estate(grain);
+        if let Some(sent_to) = sent_to {
+            // It may have arrived there.
+            went = (sent_to.id != from.id).then_some(sent_to);
+        }
         let claim = Some(ClaimId { claimer: from.id.clone(), number });
-        let (grain, own) = (grain.clone(), self.own.clone());
-        let record = RelocationRecord { grain, from: own, pid, snapshot, claim, before, went };
+        let (grain, own, is_leaving) = (grain.clone(), self.own.clone(), self.leaving);
+        let record =
+            RelocationRecord { grain, from: own, stopped, snapshot, claim, before, went, is_leaving };
         self.send_record(from, record, now, out);
     }
 

@@ -149,11 +149,12 @@ mod tests {
         RelocationRecord {
             grain,
             from: host("one"),
-            pid: None,
+            stopped: Vec::new(),
             snapshot: Some(snapshot),
             claim: None,
             before: Vec::new(),
             went: None,
+            is_leaving: false,
         }
     }
 

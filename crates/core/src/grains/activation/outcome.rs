@@ -79,8 +79,9 @@ pub struct RelocationRecord {
     pub grain: ClusterIdentity,
     /// Who hosted it.
     pub from: GrainHost,
-    /// The activation that ran there last, as far as is known.
-    pub pid: Option<ActorPid>,
+    /// Activations that have ended, there or elsewhere, and that the owner may not know of; the latest is the last. At most
+    /// [`STOPPED_MAX`].
+    pub stopped: Vec<ActorPid>,
     /// Its state, if there is one.
     pub snapshot: Option<GrainSnapshot>,
     /// The question that this answers, if it was asked.
@@ -89,13 +90,15 @@ pub struct RelocationRecord {
     pub before: Vec<GrainHost>,
     /// Who was given the grain a moment ago.
     pub went: Option<GrainHost>,
+    /// Whether the sender leaves: then it must not be left with the grain.
+    pub is_leaving: bool,
 }
 
 impl RelocationRecord {
     /// Whether the receiver is to confirm it.
     #[must_use]
     pub const fn is_confirmed(&self) -> bool {
-        self.pid.is_some() || self.snapshot.is_some()
+        !self.stopped.is_empty() || self.snapshot.is_some()
     }
 }
 
@@ -106,14 +109,16 @@ pub struct RelocationReceipt {
     pub grain: ClusterIdentity,
     /// Who has it.
     pub by: GossipMemberId,
-    /// The activation that was named.
-    pub pid: Option<ActorPid>,
+    /// The activations that were named.
+    pub stopped: Vec<ActorPid>,
     /// The version of the state, if there was one.
     pub version: Option<u64>,
 }
 
 /// Most members that an answer names.
 pub const BEFORE_MAX: usize = 8;
+/// Most activations of whose end a hand-over tells; of more the latest are told.
+pub const STOPPED_MAX: usize = 8;
 
 /// Why a grain is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::mem;
 
 use super::outbox::{Due, Parcel};
-use super::outcome::{ClaimId, GrainHost, RelocationReceipt, RelocationRecord};
+use super::outcome::{ClaimId, GrainHost, RelocationReceipt, RelocationRecord, STOPPED_MAX};
 use super::{
     ActivationCommand, ActivationEvent, ActivationOutcome, ActivationRefusal, Alarm, Entry, GrainSnapshot,
     SnapshotDrop, State, StopReason, VirtualActorRegistry,
@@ -15,6 +15,15 @@ use crate::gossip::GossipMemberId;
 use crate::grains::{ActorPid, ClusterIdentity};
 use crate::roster::{PeerRuntime, RosterMember};
 use crate::time::TimerInstant;
+
+/// What a grain leaves behind on a node where it does not run.
+pub(super) struct Estate {
+    /// Activations that have ended and that its owner may not know of.
+    pub(super) stopped: Vec<ActorPid>,
+    pub(super) snapshot: Option<GrainSnapshot>,
+    /// Where it was on its way to.
+    pub(super) sent_to: Option<GrainHost>,
+}
 
 impl<R> VirtualActorRegistry<R> {
     /// Goes by this roster from now on. Grains that another member hosts by it are stopped, and states that are kept for
@@ -63,7 +72,7 @@ impl<R> VirtualActorRegistry<R> {
         if record.is_confirmed() {
             self.confirm(&record, &mut out);
         }
-        if let Some(theirs) = &record.pid {
+        for theirs in record.stopped.iter().take(STOPPED_MAX) {
             self.note_end(grain, theirs, &record.from, now, &mut out);
         }
         if let Some(snapshot) = record.snapshot.clone() {
@@ -75,10 +84,10 @@ impl<R> VirtualActorRegistry<R> {
 
     /// What was handed over has arrived.
     pub fn handle_receipt(&mut self, receipt: &RelocationReceipt) -> ActivationOutcome<R> {
-        let RelocationReceipt { grain, by, pid, version } = receipt;
+        let RelocationReceipt { grain, by, stopped, version } = receipt;
         let is_it = self.outbox.get(grain).is_some_and(|parcel| {
             let sent = parcel.record.snapshot.as_ref().map(|snapshot| snapshot.version);
-            parcel.to.id == *by && parcel.record.pid == *pid && sent == *version
+            parcel.to.id == *by && parcel.record.stopped == *stopped && sent == *version
         });
         if is_it {
             self.outbox.take(grain);
@@ -120,72 +129,97 @@ impl<R> VirtualActorRegistry<R> {
             self.keep_newer(grain, snapshot, out);
         }
         let Some(to) = self.next_host(grain).filter(|host| host.id != self.own.id) else { return };
-        let mut snapshot = self.snapshots.take(grain);
         if self.is_foreign(&to.id) {
+            let snapshot = self.snapshots.take(grain);
             // Kept here it would only grow stale, and be taken for the truth when the grain returns.
             let dropped =
                 snapshot.map(|snapshot| (grain.clone(), snapshot.version, SnapshotDrop::ForeignHost));
             return out.tell_drops(dropped);
         }
-        // What is still on its way may be newer.
-        let (mut went, mut pid) = (None, pid.cloned());
-        if let Some(Parcel { to: other, record, .. }) = self.outbox.take(grain) {
-            match record.pid {
-                Some(earlier) if pid.is_some() => {
-                    self.strays.insert(grain, earlier, now + self.config.handover_window);
-                    self.alarms.set(&Alarm::Misplaced(grain.clone()), now + self.config.handover_patience);
-                }
-                earlier => pid = pid.or(earlier),
-            }
-            if snapshot.as_ref().map(|known| known.version)
-                < record.snapshot.as_ref().map(|known| known.version)
-            {
-                snapshot = record.snapshot;
-            }
-            went = (other.id != to.id).then_some(other);
-        }
-        let pid = pid.or_else(|| self.strays.remove(grain));
-        if pid.is_none() && snapshot.is_none() {
+        let Estate { mut stopped, snapshot, sent_to } = self.take_estate(grain);
+        add_latest(&mut stopped, pid.cloned());
+        let went = sent_to.filter(|other| other.id != to.id);
+        if stopped.is_empty() && snapshot.is_none() {
             return;
         }
         let known = self.yielded.get(grain).filter(|known| known.to.id == to.id);
         let (number, ceded_at) = known.map_or((None, None), |known| (known.claim, known.ceded_at));
-        if known.is_none() || pid.is_some() {
+        if known.is_none() || !stopped.is_empty() {
             self.note_yield(grain, &to, number, ceded_at, now);
         }
         let claim = number.map(|number| ClaimId { claimer: to.id.clone(), number });
-        let (grain, from, before) = (grain.clone(), self.own.clone(), Vec::new());
-        let record = RelocationRecord { grain, from, pid, snapshot, claim, before, went };
+        let (grain, from, before, is_leaving) = (grain.clone(), self.own.clone(), Vec::new(), self.leaving);
+        let record = RelocationRecord { grain, from, stopped, snapshot, claim, before, went, is_leaving };
         self.send_record(to, record, now, out);
     }
 
+    /// Takes everything out of the tables that whoever hosts the grain next is to have.
+    pub(super) fn take_estate(&mut self, grain: &ClusterIdentity) -> Estate {
+        let (mut stopped, mut sent_to) = (Vec::new(), None);
+        let mut snapshot = self.snapshots.take(grain);
+        if let Some(Parcel { to, record, .. }) = self.outbox.take(grain) {
+            // What is still on its way may be newer.
+            if version(snapshot.as_ref()) < version(record.snapshot.as_ref()) {
+                snapshot = record.snapshot;
+            }
+            stopped = record.stopped;
+            sent_to = Some(to);
+        }
+        add_latest(&mut stopped, self.strays.remove(grain).into_iter().flatten());
+        Estate { stopped, snapshot, sent_to }
+    }
+
+    /// Remembers ends that the owner of the grain may have to be told of.
+    pub(super) fn add_strays(
+        &mut self,
+        grain: &ClusterIdentity,
+        ended: impl IntoIterator<Item = ActorPid>,
+        now: TimerInstant,
+    ) {
+        let mut strays = self.strays.remove(grain).unwrap_or_default();
+        add_latest(&mut strays, ended);
+        if !strays.is_empty() {
+            self.strays.insert(grain, strays, now + self.config.handover_window);
+        }
+    }
+
     fn confirm(&self, record: &RelocationRecord, out: &mut ActivationOutcome<R>) {
-        let version = record.snapshot.as_ref().map(|snapshot| snapshot.version);
-        let (grain, by, pid) = (record.grain.clone(), self.own.id.clone(), record.pid.clone());
-        let receipt = RelocationReceipt { grain, by, pid, version };
+        let (grain, by, stopped) = (record.grain.clone(), self.own.id.clone(), record.stopped.clone());
+        let receipt = RelocationReceipt { grain, by, stopped, version: version(record.snapshot.as_ref()) };
         out.commands.push(ActivationCommand::Confirm { to: record.from.clone(), receipt });
     }
 
-    /// This node leaves, and somebody who does not know it hands it a grain. It goes on to one who stays; if this node is
-    /// as good as gone, or knows nobody, it is not confirmed, and its sender keeps it.
-    fn send_past(&mut self, record: RelocationRecord, now: TimerInstant, out: &mut ActivationOutcome<R>) {
+    /// This node leaves, and somebody who does not know it hands it a grain. It goes on to whoever comes next. If that is
+    /// its sender, who stays, or this node is as good as gone or knows nobody, it is not confirmed: its sender keeps it, and
+    /// goes on with it as soon as it hears that this node is gone.
+    fn send_past(&mut self, mut record: RelocationRecord, now: TimerInstant, out: &mut ActivationOutcome<R>) {
         if self.drained || !record.is_confirmed() {
             return;
         }
         let others = self.history.members().iter().filter(|member| {
-            member.id != self.own.id && member.id != record.from.id && member.runtime == PeerRuntime::Synod
+            let leaves = member.id == self.own.id || record.is_leaving && member.id == record.from.id;
+            !leaves && member.runtime == PeerRuntime::Synod
         });
         let Some(to) = self.config.placement.owner(&record.grain, others).map(GrainHost::from) else {
             return;
         };
-        let version = |record: &RelocationRecord| record.snapshot.as_ref().map(|snapshot| snapshot.version);
+        // Anyone else would not be asked for it: whoever owns it next takes its sender for the heir of this node.
+        if to.id == record.from.id {
+            return;
+        }
         // One and the same state may be on its way to its sender, who gives it back before it has confirmed it.
-        if self.outbox.get(&record.grain).is_some_and(|parcel| version(&parcel.record) >= version(&record)) {
+        let is_known =
+            |parcel: &Parcel| version(parcel.record.snapshot.as_ref()) >= version(record.snapshot.as_ref());
+        if self.outbox.get(&record.grain).is_some_and(is_known) {
             return;
         }
         self.confirm(&record, out);
-        let (from, claim, before, went) = (self.own.clone(), None, Vec::new(), None);
-        self.send_record(to, RelocationRecord { from, claim, before, went, ..record }, now, out);
+        let mut stopped =
+            self.outbox.take(&record.grain).map_or_else(Vec::new, |parcel| parcel.record.stopped);
+        add_latest(&mut stopped, mem::take(&mut record.stopped));
+        let (from, claim, before, went, is_leaving) = (self.own.clone(), None, Vec::new(), None, true);
+        let record = RelocationRecord { from, stopped, claim, before, went, is_leaving, ..record };
+        self.send_record(to, record, now, out);
     }
 
     /// Keeps a state of this node's own. Of several the newest goes on; an older one is of no use any more.
@@ -208,7 +242,7 @@ impl<R> VirtualActorRegistry<R> {
         out: &mut ActivationOutcome<R>,
     ) {
         if record.is_confirmed() {
-            self.counts.yielded += u64::from(record.pid.is_some());
+            self.counts.yielded += u64::from(!record.stopped.is_empty());
             let dropped = self.outbox.put(to.clone(), record.clone(), now);
             out.tell_drops(dropped);
         }
@@ -219,7 +253,11 @@ impl<R> VirtualActorRegistry<R> {
     pub(super) fn poll_outbox(&mut self, now: TimerInstant, out: &mut ActivationOutcome<R>) {
         while let Some(due) = self.outbox.pop_due(now) {
             match due {
-                Due::Send(to, record) => out.commands.push(ActivationCommand::Transfer { to, record }),
+                Due::Send(to, record) => {
+                    // It may have begun to leave since.
+                    let record = RelocationRecord { is_leaving: self.leaving, ..record };
+                    out.commands.push(ActivationCommand::Transfer { to, record });
+                }
                 Due::GiveUp(RelocationRecord { grain, snapshot, .. }) => {
                     out.tell_drops(snapshot.map(|kept| (grain, kept.version, SnapshotDrop::Undelivered)));
                 }
@@ -265,7 +303,7 @@ impl<R> VirtualActorRegistry<R> {
         let entry = self.entries.get(grain).filter(|entry| !matches!(entry.state, State::Claiming(_)));
         let Some(entry) = entry else {
             // Until it starts here, the grain may turn out to belong to somebody who ran it too.
-            self.strays.insert(grain, theirs.clone(), now + self.config.handover_window);
+            self.add_strays(grain, [theirs.clone()], now);
             return self.watch_misplaced(grain, now);
         };
         let kept = entry.state.pid().cloned();
@@ -325,14 +363,12 @@ impl<R> VirtualActorRegistry<R> {
         let lost: Vec<_> =
             self.outbox.parcels().filter(is_lost).map(|parcel| parcel.record.grain.clone()).collect();
         for grain in lost {
-            let Some(Parcel { record: RelocationRecord { pid, snapshot, .. }, .. }) =
+            let Some(Parcel { record: RelocationRecord { stopped, snapshot, .. }, .. }) =
                 self.outbox.take(&grain)
             else {
                 continue;
             };
-            if let Some(pid) = pid {
-                self.strays.insert(&grain, pid, now + self.config.handover_window);
-            }
+            self.add_strays(&grain, stopped, now);
             if let Some(snapshot) = snapshot {
                 self.take_in(&grain, snapshot, now, out);
             }
@@ -372,4 +408,18 @@ impl<R> VirtualActorRegistry<R> {
             self.pass_on(&grain, None, None, now, out);
         }
     }
+}
+
+fn version(snapshot: Option<&GrainSnapshot>) -> Option<u64> {
+    snapshot.map(|snapshot| snapshot.version)
+}
+
+/// Adds activations that are not known yet; if they become too many, the oldest are forgotten.
+fn add_latest(known: &mut Vec<ActorPid>, more: impl IntoIterator<Item = ActorPid>) {
+    for pid in more {
+        if !known.contains(&pid) {
+            known.push(pid);
+        }
+    }
+    known.drain(..known.len().saturating_sub(STOPPED_MAX));
 }

@@ -47,11 +47,12 @@ fn record(grain: &ClusterIdentity, from: &str, name: Option<&str>, version: u64)
     RelocationRecord {
         grain: grain.clone(),
         from: host(from),
-        pid: name.map(|name| pid(&format!("{from}:1/{name}"))),
+        stopped: name.map(|name| pid(&format!("{from}:1/{name}"))).into_iter().collect(),
         snapshot: Some(snapshot(version)),
         claim: None,
         before: vec![],
         went: None,
+        is_leaving: false,
     }
 }
 
@@ -458,7 +459,7 @@ fn a_node_that_leaves_drains() {
 
     // While it drains others come, and they are named as successors. The kept state goes to whoever is next.
     let out = registry.handle_roster(&[listed("one"), listed("two")], at(0));
-    let kept = record(&c, "one", None, 1);
+    let kept = RelocationRecord { is_leaving: true, ..record(&c, "one", None, 1) };
     assert_eq!(out.commands, [ActivationCommand::Transfer { to: host("two"), record: kept.clone() }]);
     let out = registry.handle_activation_request(&a, "late", at(1));
     let leaving = ActivationRefusal::Leaving { grain: a.clone(), successor: Some(listed("two")) };
@@ -473,10 +474,10 @@ fn a_node_that_leaves_drains() {
     registry.handle_terminated(&b, &pid("one:1/b"), None, at(1));
     // Nor is it done before the last state has arrived, and the last activation was told.
     assert!(!registry.is_drained());
-    let receipt = |grain: &ClusterIdentity, pid, version| RelocationReceipt {
+    let receipt = |grain: &ClusterIdentity, ended: Option<ActorPid>, version| RelocationReceipt {
         grain: grain.clone(),
         by: id("two#1"),
-        pid,
+        stopped: ended.into_iter().collect(),
         version,
     };
     registry.handle_receipt(&receipt(&kept.grain, None, Some(1)));

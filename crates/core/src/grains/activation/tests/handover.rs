@@ -344,10 +344,58 @@ fn a_report_to_the_wrong_node_goes_on_to_the_owner() {
 }
 
 #[test]
+fn reports_that_meet_at_the_wrong_node_all_go_on_to_the_owner() {
+    let abc: &[&str] = &["one", "two", "three"];
+    let abcd: &[&str] = &["one", "two", "three", "four"];
+    let chat = path(&[abc, abcd], &["three", "three"]);
+    let (mut two, mut three) = (node("two", abc), node("three", abc));
+    run(&mut three, &chat, "three:1/a", START);
+    let told = |out: &Outcome| -> Vec<ActorPid> {
+        let stopped = out.events.iter().filter_map(|event| match event {
+            ActivationEvent::Duplicate { stopped, .. } => Some(stopped.clone()),
+            _ => None,
+        });
+        stopped.collect()
+    };
+    let report = |n: usize| RelocationRecord {
+        stopped: vec![pid(&format!("one:1/{n}"))],
+        snapshot: None,
+        ..record(&chat, "one", None, 0)
+    };
+    for n in 0..3 {
+        two.handle_relocation(report(n), START);
+    }
+    let out = two.poll(START + Duration::from_secs(2));
+    let [reports] = &transfers(&out)[..] else { panic!("{out:?}") };
+    let out = three.handle_relocation(reports.clone(), START);
+    assert_eq!(told(&out), [0, 1, 2].map(|n| pid(&format!("one:1/{n}"))));
+    let [ActivationCommand::Confirm { receipt, .. }] = &out.commands[..] else { panic!("{out:?}") };
+    // Another comes before the first ones are confirmed, and goes with them; those are not told again.
+    let later = START + Duration::from_secs(4);
+    two.handle_relocation(report(3), later);
+    let out = two.handle_roster(&roster(abcd), later);
+    two.handle_receipt(receipt);
+    let [reports] = &transfers(&out)[..] else { panic!("{out:?}") };
+    assert_eq!(told(&three.handle_relocation(reports.clone(), later)), [pid("one:1/3")]);
+    // There are never more than a few; the latest matter.
+    let much_later = START + Duration::from_secs(100);
+    for n in 10..30 {
+        two.handle_relocation(report(n), much_later);
+    }
+    let out = two.poll(much_later + Duration::from_secs(2));
+    assert_eq!(
+        transfers(&out)[0].stopped,
+        [22, 23, 24, 25, 26, 27, 28, 29].map(|n| pid(&format!("one:1/{n}")))
+    );
+}
+
+#[test]
 fn who_leaves_takes_nothing_with_it_that_others_give_it() {
     let abc: &[&str] = &["one", "two", "three"];
-    let chat = grain("Chat/a");
-    let (mut two, given) = (node("two", abc), record(&chat, "one", Some("a"), 4));
+    let chat = path(&[&["one", "three"]], &["one"]);
+    // Its sender leaves, too: it must not be left with it.
+    let given = RelocationRecord { is_leaving: true, ..record(&chat, "one", Some("a"), 4) };
+    let mut two = node("two", abc);
     // Something of its own keeps it here for a while: it passes on what it is given, to somebody else.
     let own = path(&[abc], &["two"]);
     let running = run(&mut two, &own, "two:1/a", START);
@@ -366,6 +414,42 @@ fn who_leaves_takes_nothing_with_it_that_others_give_it() {
     gone.handle_leave(START);
     assert!(gone.is_drained());
     assert_eq!(gone.handle_relocation(given, START).commands, []);
+}
+
+#[test]
+fn a_state_stays_with_its_sender_if_that_comes_after_the_one_who_leaves() {
+    let (abc, ac): (&[&str], &[&str]) = (&["one", "two", "three"], &["one", "three"]);
+    let chat = path(&[abc, ac], &["two", "one"]);
+    let (mut one, mut two) = (node("one", abc), node("two", abc));
+    // `two` leaves, but something else keeps it for a while. `one` does not know that, and gives back what it got.
+    run(&mut two, &path(&[abc, ac], &["two", "three"]), "two:1/b", START);
+    let old = run(&mut two, &chat, "two:1/a", START);
+    two.handle_leave(START);
+    let given = transfers(&two.handle_terminated(&chat, &old, Some(snapshot(4)), START));
+    let out = one.handle_relocation(given[0].clone(), START);
+    let [ActivationCommand::Confirm { receipt, .. }] = &out.commands[..] else { panic!("{out:?}") };
+    two.handle_receipt(receipt);
+    let out = one.poll(START + Duration::from_secs(2));
+    let [back] = &transfers(&out)[..] else { panic!("{out:?}") };
+    assert_eq!(two.handle_relocation(back.clone(), START).commands, [], "`three` would not be asked for it");
+    // As soon as `one` hears of it, the grain goes on from there.
+    let later = START + Duration::from_secs(3);
+    one.handle_roster(&roster(ac), later);
+    let out = one.handle_activation_request(&chat, "x", later);
+    assert_eq!(spawn(&out).map(|(_, restored)| restored), Some(Some(4)));
+}
+
+#[test]
+fn who_begins_to_leave_says_so_with_what_it_sends_again() {
+    let chat = path(&[&["one"], AB], &["one", "two"]);
+    let mut one = node("one", &["one"]);
+    let old = run(&mut one, &chat, "one:1/a", START);
+    one.handle_roster(&roster(AB), START);
+    let sent = transfers(&one.handle_terminated(&chat, &old, Some(snapshot(4)), START));
+    one.handle_leave(START);
+    let again = transfers(&one.poll(START + Duration::from_millis(500)));
+    assert!(!sent[0].is_leaving);
+    assert_eq!(again, [RelocationRecord { is_leaving: true, ..sent[0].clone() }]);
 }
 
 #[test]
