@@ -34,8 +34,8 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::mem;
 use core::time::Duration;
+use core::{iter, mem};
 
 use super::identity::ClusterIdentity;
 use super::pid::ActorPid;
@@ -363,7 +363,9 @@ impl<R> VirtualActorRegistry<R> {
             }
         }
         self.forget(now);
-        while let Some(alarm) = self.alarms.pop_due(now) {
+        // Each once: what is due again at once waits for the next call.
+        let due: Vec<_> = iter::from_fn(|| self.alarms.pop_due(now)).collect();
+        for alarm in due {
             match alarm {
                 Alarm::Claim(grain) => self.claim_due(&grain, now, &mut out),
                 Alarm::Misplaced(grain) => self.misplaced_due(&grain, now, &mut out),

@@ -148,6 +148,8 @@ impl World {
         let before = std::mem::replace(&mut running.roster, members.to_vec());
         drop(running.cache.handle_roster(members, PLACEMENT));
         let out = running.registry.handle_roster(members, now);
+        let names: Vec<_> = members.iter().map(|member| member.id.to_string()).collect();
+        self.say(Some(node), "roster", names.join(" "));
         self.do_activations(node, out);
         for gone in before {
             if members.iter().all(|member| member.authority != gone.authority)

@@ -135,9 +135,14 @@ impl World {
 
     fn pass(&mut self, time: Duration) -> Result<(), GrainViolation> {
         let until = self.now + time;
+        let mut at_once = 0;
         while let Some(Reverse((at, number))) = self.queue.peek().copied().filter(|next| next.0.0 <= until) {
             self.queue.pop();
+            at_once = if at == self.now { at_once + 1 } else { 0 };
             self.now = at;
+            if at_once > AT_ONCE_MAX {
+                self.fail("a machine wants to be woken again and again, and time stands still".to_owned());
+            }
             if let Some(happening) = self.happenings.remove(&number) {
                 self.happen(happening);
             }
@@ -635,5 +640,7 @@ pub(super) const STORY: Duration = Duration::from_secs(40);
 const SETTLING: Duration = Duration::from_secs(25);
 /// The most time a call has.
 const CALL_TIME_MAX: Duration = Duration::from_secs(10);
+/// Most things that happen at one moment. There are some dozens at most unless a machine goes round in circles.
+const AT_ONCE_MAX: u32 = 10_000;
 /// After so long nothing of a hand-over is remembered.
 const FORGETTING: Duration = Duration::from_secs(70);
