@@ -40,6 +40,7 @@ use core::{iter, mem};
 use super::identity::ClusterIdentity;
 use super::pid::ActorPid;
 use crate::deadline::DeadlineQueue;
+use crate::gossip::GossipMemberId;
 use crate::time::TimerInstant;
 use handover::{Claim, Yielded};
 use history::RosterHistory;
@@ -77,6 +78,8 @@ pub struct VirtualActorRegistry<R> {
     ended: Recent<(ClusterIdentity, ActorPid), ()>,
     /// Those of them that the owner of the grain, who is somebody else, is still to be told of.
     strays: Recent<ClusterIdentity, Vec<ActorPid>>,
+    /// Members that said that they leave, though the roster still lists them.
+    leavers: Recent<GossipMemberId, ()>,
     past: Past,
     counts: HandoverCounts,
     last_activation: u64,
@@ -151,6 +154,7 @@ impl<R> VirtualActorRegistry<R> {
             yielded: Recent::new(RECENT_MAX),
             ended: Recent::new(RECENT_MAX),
             strays: Recent::new(RECENT_MAX),
+            leavers: Recent::new(RECENT_MAX),
             past: Past::default(),
             counts: HandoverCounts::default(),
             last_activation: 0,
@@ -568,6 +572,7 @@ impl<R> VirtualActorRegistry<R> {
         self.yielded.forget(now);
         self.ended.forget(now);
         self.strays.forget(now);
+        self.leavers.forget(now);
     }
 
     fn finish(&mut self, mut out: ActivationOutcome<R>) -> ActivationOutcome<R> {
@@ -584,7 +589,7 @@ impl<R> VirtualActorRegistry<R> {
             out.events.push(ActivationEvent::Drained);
         }
         let alarms = [self.idle.first().map(|(at, _)| *at), self.alarms.next(), self.outbox.next()];
-        let forgetting = [self.yielded.next(), self.ended.next(), self.strays.next()];
+        let forgetting = [self.yielded.next(), self.ended.next(), self.strays.next(), self.leavers.next()];
         out.wake_at = alarms.into_iter().chain(forgetting).flatten().min();
         out
     }

@@ -136,6 +136,9 @@ impl World {
         for life in self.notes.lives.values_mut() {
             let is_recent = life.to.is_some_and(|to| self.now - to < Duration::from_secs(10));
             life.is_killed |= is_recent && *life.pid.authority() == process.member.authority;
+            // Nor passed on what others had told it, unless it took its time to do so.
+            life.is_killed |= !process.registry.is_drained()
+                && process.untold.get(&life.grain).is_some_and(|held| held.contains(&life.pid));
         }
     }
 

@@ -1,6 +1,6 @@
 //! One simulated process with grains, and the actors that run in it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use synod_core::gossip::GossipMemberId;
@@ -33,6 +33,8 @@ pub(super) struct Process {
     /// When registry and router want to be polled.
     pub(super) wake_at: [Option<TimerInstant>; 2],
     pub(super) is_leaving: bool,
+    /// Ends of activations that it knows of, and has yet to tell somebody else, for all that was confirmed.
+    pub(super) untold: BTreeMap<ClusterIdentity, BTreeSet<ActorPid>>,
     /// Calls that are not over, with their deadline.
     pub(super) calls: BTreeMap<CorrelationId, TimerInstant>,
 }
@@ -83,6 +85,7 @@ impl Process {
             actors: BTreeMap::new(),
             wake_at: [None; 2],
             is_leaving: false,
+            untold: BTreeMap::new(),
             calls: BTreeMap::new(),
         }
     }

@@ -291,9 +291,11 @@ impl World {
                     self.send(node, &to.authority, &Message::Outdated { grain, claim, by: own.id });
                 }
                 ActivationCommand::Transfer { to, record } => {
+                    self.note_holder(node, &record.grain, &record.stopped);
                     self.send(node, &to.authority, &Message::Relocation(record));
                 }
                 ActivationCommand::Confirm { to, receipt } => {
+                    self.note_holder(node, &receipt.grain, &receipt.stopped);
                     self.send(node, &to.authority, &Message::Receipt(receipt));
                 }
                 ActivationCommand::Announce { grain, pid } => {
@@ -313,6 +315,13 @@ impl World {
             self.send_call(node, to, Message::Activated { grain: reply.grain, asker: reply.to, result });
         }
         self.note_wake(node, 0, out.wake_at);
+    }
+
+    /// A node knows of these ends, and owes it to somebody to tell of them until that is confirmed.
+    fn note_holder(&mut self, node: usize, grain: &ClusterIdentity, stopped: &[ActorPid]) {
+        if let Some(process) = &mut self.nodes[node] {
+            process.untold.entry(grain.clone()).or_default().extend(stopped.iter().cloned());
+        }
     }
 
     fn note_event(&mut self, node: usize, event: &ActivationEvent) {
@@ -505,6 +514,9 @@ impl World {
                 self.do_activations(to, out);
             }
             Message::Receipt(receipt) => {
+                if let Some(held) = process.untold.get_mut(&receipt.grain) {
+                    held.retain(|pid| !receipt.stopped.contains(pid));
+                }
                 let out = registry.handle_receipt(&receipt);
                 self.do_activations(to, out);
             }
@@ -514,7 +526,11 @@ impl World {
     /// A message that may come late, twice or never.
     fn send(&mut self, from: usize, to: &Authority, message: &Message) {
         let to = index_of(to);
-        for delay in self.network.route(from, to, &mut self.rng) {
+        let delays = self.network.route(from, to, &mut self.rng);
+        if delays.is_empty() {
+            self.say(Some(from), "lost", format!("a message to n{to}"));
+        }
+        for delay in delays {
             self.schedule(delay, Happening::Deliver { to, message: message.clone() });
         }
     }

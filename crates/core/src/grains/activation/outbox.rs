@@ -92,13 +92,15 @@ impl Outbox {
         Some(parcel)
     }
 
-    pub(super) fn pop_due(&mut self, now: TimerInstant) -> Option<Due> {
+    /// Whoever leaves has little time, and does not wait longer each time.
+    pub(super) fn pop_due(&mut self, is_leaving: bool, now: TimerInstant) -> Option<Due> {
         let grain = self.alarms.pop_due(now)?;
         let parcel = self.parcels.get_mut(&grain)?;
         if parcel.give_up_at <= now {
             return self.take(&grain).map(|parcel| Due::GiveUp(parcel.record));
         }
-        let pause = (RESEND_FIRST * (1 << parcel.sends.min(3))).min(RESEND_MAX);
+        let doublings = if is_leaving { 0 } else { parcel.sends.min(3) };
+        let pause = (RESEND_FIRST * (1 << doublings)).min(RESEND_MAX);
         parcel.sends += 1;
         self.alarms.set(&grain, (now + pause).min(parcel.give_up_at));
         Some(Due::Send(parcel.to.clone(), parcel.record.clone()))
@@ -169,7 +171,7 @@ mod tests {
         let mut sent = Vec::new();
         let given_up = loop {
             let now = outbox.next().expect("an alarm");
-            match outbox.pop_due(now).expect("due") {
+            match outbox.pop_due(false, now).expect("due") {
                 Due::Send(..) => sent.push(now.as_nanos() / 1_000_000),
                 Due::GiveUp(record) => break (now, record.grain),
             }
@@ -178,6 +180,10 @@ mod tests {
         assert_eq!(given_up, (at(60_000), record("a", 1).grain));
         assert!(outbox.is_empty() && outbox.bytes == 0 && outbox.order.is_empty());
         assert!(outbox.next().is_none());
+        // Who leaves is in a hurry.
+        outbox.put(host("two"), record("a", 1), at(0));
+        let hurry: Vec<_> = (1..=5).filter(|n| outbox.pop_due(true, at(n * 500)).is_some()).collect();
+        assert_eq!(hurry, [1, 2, 3, 4, 5]);
     }
 
     #[test]

@@ -64,6 +64,9 @@ impl<R> VirtualActorRegistry<R> {
     pub fn handle_relocation(&mut self, record: RelocationRecord, now: TimerInstant) -> ActivationOutcome<R> {
         let mut out = ActivationOutcome::default();
         self.forget(now);
+        if record.is_leaving && self.leavers.get(&record.from.id).is_none() {
+            self.leavers.insert(&record.from.id, (), now + self.config.handover_window);
+        }
         if self.leaving {
             self.send_past(record, now, &mut out);
             return self.finish(out);
@@ -107,12 +110,24 @@ impl<R> VirtualActorRegistry<R> {
         self.config.placement.owner(grain, others)
     }
 
+    /// Who hosts the grain when all are gone who are known to leave.
+    fn heir(&self, grain: &ClusterIdentity) -> Option<&RosterMember> {
+        let stays = |member: &&RosterMember| {
+            let leaves = self.leaving && member.id == self.own.id;
+            !leaves && self.leavers.get(&member.id).is_none()
+        };
+        self.config.placement.owner(grain, self.history.members().iter().filter(stays))
+    }
+
     /// Who hosts the grain from now on.
     pub(super) fn next_host(&self, grain: &ClusterIdentity) -> Option<GrainHost> {
         if let Some(to) = self.ceded(grain) {
             return Some(to.clone());
         }
-        if self.leaving { self.successor(grain) } else { self.owner(grain) }.map(GrainHost::from)
+        // Who leaves would only have to pass it on, and may not get that done.
+        let next =
+            self.heir(grain).or_else(|| if self.leaving { self.successor(grain) } else { self.owner(grain) });
+        next.map(GrainHost::from)
     }
 
     /// The activation `pid`, if there was one, does not run here any more. Keeps its state, or hands both to whoever hosts
@@ -196,15 +211,9 @@ impl<R> VirtualActorRegistry<R> {
         if self.drained || !record.is_confirmed() {
             return;
         }
-        let others = self.history.members().iter().filter(|member| {
-            let leaves = member.id == self.own.id || record.is_leaving && member.id == record.from.id;
-            !leaves && member.runtime == PeerRuntime::Synod
-        });
-        let Some(to) = self.config.placement.owner(&record.grain, others).map(GrainHost::from) else {
-            return;
-        };
+        let Some(to) = self.heir(&record.grain).map(GrainHost::from) else { return };
         // Anyone else would not be asked for it: whoever owns it next takes its sender for the heir of this node.
-        if to.id == record.from.id {
+        if to.id == record.from.id || self.is_foreign(&to.id) {
             return;
         }
         // One and the same state may be on its way to its sender, who gives it back before it has confirmed it.
@@ -217,6 +226,8 @@ impl<R> VirtualActorRegistry<R> {
         let mut stopped =
             self.outbox.take(&record.grain).map_or_else(Vec::new, |parcel| parcel.record.stopped);
         add_latest(&mut stopped, mem::take(&mut record.stopped));
+        // Who asks for it while this node is still there is sent after it.
+        self.note_yield(&record.grain, &to, None, None, now);
         let (from, claim, before, went, is_leaving) = (self.own.clone(), None, Vec::new(), None, true);
         let record = RelocationRecord { from, stopped, claim, before, went, is_leaving, ..record };
         self.send_record(to, record, now, out);
@@ -251,7 +262,7 @@ impl<R> VirtualActorRegistry<R> {
 
     /// Sends again what is not confirmed, and gives up what was not for too long.
     pub(super) fn poll_outbox(&mut self, now: TimerInstant, out: &mut ActivationOutcome<R>) {
-        while let Some(due) = self.outbox.pop_due(now) {
+        while let Some(due) = self.outbox.pop_due(self.leaving, now) {
             match due {
                 Due::Send(to, record) => {
                     // It may have begun to leave since.

@@ -407,6 +407,14 @@ fn who_leaves_takes_nothing_with_it_that_others_give_it() {
         panic!("{out:?}")
     };
     assert_eq!((to, &passed.snapshot), (&host("three"), &given.snapshot));
+    // It has arrived, and a newcomer asks: it is told where.
+    let (by, version) = (id("three#1"), passed.snapshot.as_ref().map(|snapshot| snapshot.version));
+    let receipt = RelocationReceipt { grain: chat.clone(), by, stopped: passed.stopped.clone(), version };
+    let mut after = two.clone();
+    after.handle_receipt(&receipt);
+    let claim = ClaimRecord { grain: chat.clone(), from: host("four"), number: 1, roster: 7 };
+    let answer = transfers(&after.handle_claim(claim, START));
+    assert_eq!(answer[0].went, Some(host("three")));
     two.handle_terminated(&own, &running, None, START);
     assert!(!two.is_drained(), "not before that has arrived");
     // One that is done does not take anything any more, and its sender keeps it.
@@ -421,21 +429,38 @@ fn a_state_stays_with_its_sender_if_that_comes_after_the_one_who_leaves() {
     let (abc, ac): (&[&str], &[&str]) = (&["one", "two", "three"], &["one", "three"]);
     let chat = path(&[abc, ac], &["two", "one"]);
     let (mut one, mut two) = (node("one", abc), node("two", abc));
-    // `two` leaves, but something else keeps it for a while. `one` does not know that, and gives back what it got.
+    // `two` leaves, but something keeps it for a while. `one` does not know that.
     run(&mut two, &path(&[abc, ac], &["two", "three"]), "two:1/b", START);
-    let old = run(&mut two, &chat, "two:1/a", START);
     two.handle_leave(START);
-    let given = transfers(&two.handle_terminated(&chat, &old, Some(snapshot(4)), START));
-    let out = one.handle_relocation(given[0].clone(), START);
-    let [ActivationCommand::Confirm { receipt, .. }] = &out.commands[..] else { panic!("{out:?}") };
-    two.handle_receipt(receipt);
+    one.handle_relocation(record(&chat, "three", Some("a"), 4), START);
     let out = one.poll(START + Duration::from_secs(2));
-    let [back] = &transfers(&out)[..] else { panic!("{out:?}") };
-    assert_eq!(two.handle_relocation(back.clone(), START).commands, [], "`three` would not be asked for it");
+    let [misplaced] = &transfers(&out)[..] else { panic!("{out:?}") };
+    let out = two.handle_relocation(misplaced.clone(), START);
+    assert_eq!(out.commands, [], "nobody would ask `three` for it");
     // As soon as `one` hears of it, the grain goes on from there.
     let later = START + Duration::from_secs(3);
     one.handle_roster(&roster(ac), later);
     let out = one.handle_activation_request(&chat, "x", later);
+    assert_eq!(spawn(&out).map(|(_, restored)| restored), Some(Some(4)));
+}
+
+#[test]
+fn nothing_is_given_to_one_who_said_that_it_leaves() {
+    let (abc, ac): (&[&str], &[&str]) = (&["one", "two", "three"], &["one", "three"]);
+    let mine = path(&[abc, ac], &["two", "one"]);
+    let theirs = path(&[abc, ac], &["two", "three"]);
+    let mut one = node("one", abc);
+    for chat in [&mine, &theirs] {
+        let given = RelocationRecord { is_leaving: true, ..record(chat, "two", Some("a"), 4) };
+        one.handle_relocation(given, START);
+    }
+    // By the roster both belong to `two`. One waits here until that has changed, the other goes to whoever is next.
+    let out = one.poll(START + Duration::from_secs(2));
+    let [ActivationCommand::Transfer { to, record }] = &out.commands[..] else { panic!("{out:?}") };
+    assert_eq!((to, &record.grain), (&host("three"), &theirs));
+    assert!(refusal(&one.handle_activation_request(&mine, "x", START)).is_some());
+    one.handle_roster(&roster(ac), START);
+    let out = one.handle_activation_request(&mine, "x", START);
     assert_eq!(spawn(&out).map(|(_, restored)| restored), Some(Some(4)));
 }
 
