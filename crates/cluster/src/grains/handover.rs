@@ -208,7 +208,7 @@ impl Relocation {
             return Err(format!("a hand-over that names {} hosts", before.len()));
         }
         let from = from.ok_or("a hand-over of nobody")?.read()?;
-        let stopped = activations(stopped)?;
+        let stopped = activations(&stopped)?;
         let claim = match claimer {
             Some(claimer) => Some(ClaimId { claimer: member(&claimer)?, number }),
             None => None,
@@ -241,7 +241,7 @@ struct Receipt {
 impl Receipt {
     fn read(self) -> Result<HandoverMessage, String> {
         let Self { grain, by, stopped, version } = self;
-        let (grain, by, stopped) = (Grain::read(grain)?, member(&by)?, activations(stopped)?);
+        let (grain, by, stopped) = (Grain::read(grain)?, member(&by)?, activations(&stopped)?);
         Ok(HandoverMessage::Receipt(RelocationReceipt { grain, by, stopped, version }))
     }
 }
@@ -250,7 +250,7 @@ fn member(id: &str) -> Result<GossipMemberId, String> {
     GossipMemberId::new(id).map_err(|error| error.to_string())
 }
 
-fn activations(pids: Vec<String>) -> Result<Vec<ActorPid>, String> {
+fn activations(pids: &[String]) -> Result<Vec<ActorPid>, String> {
     if pids.len() > STOPPED_MAX {
         return Err(format!("a hand-over that names {} activations", pids.len()));
     }
