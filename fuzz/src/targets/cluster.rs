@@ -128,11 +128,12 @@ pub(crate) fn relocations() -> Vec<Vec<u8>> {
     let record = RelocationRecord {
         grain: ClusterIdentity::new("Counter", "user:123").expect("a name"),
         from: host("n001"),
-        pid: Some("n001:8401/partition-activator/user:123$1".parse().expect("a PID")),
-        snapshot: Some(GrainSnapshot { version: 7, bytes: [1, 2, 3].into() }),
+        stopped: vec!["n001:8401/partition-activator/user:123$1".parse().expect("a PID")],
+        snapshot: Some(GrainSnapshot { version: 4_000_000_000, bytes: [1, 2, 3].into() }),
         claim: Some(ClaimId { claimer: host("n002").id, number: 3 }),
         before: vec![host("n003")],
         went: Some(host("n004")),
+        is_leaving: true,
     };
     vec![grains::write_relocation(&record).payload.into()]
 }
