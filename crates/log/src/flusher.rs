@@ -1,0 +1,164 @@
+//! The one thread that writes: takes all that has come, makes it durable, answers in order.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::config::LogConfig;
+use crate::error::LogError;
+use crate::store::Store;
+use crate::ticket::Completion;
+
+/// What the flusher and the callers share.
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// There is a command, or the log is to stop.
+    pub(crate) work: Condvar,
+    /// There is room in the queue, or the log has stopped.
+    pub(crate) room: Condvar,
+}
+
+/// The queue, under the lock.
+pub(crate) struct State {
+    pub(crate) commands: VecDeque<Command>,
+    /// What the records cost that are not durable yet, those that the flusher has in hand included.
+    pub(crate) waiting_bytes: usize,
+    /// The index of the next record.
+    pub(crate) next_index: u64,
+    /// Why nothing is accepted any more.
+    pub(crate) stopped: Option<LogError>,
+    pub(crate) durable_records: u64,
+    pub(crate) syncs: u64,
+    pub(crate) refused: u64,
+}
+
+pub(crate) enum Command {
+    Append { payload: Vec<u8>, completion: Completion },
+    TruncateAfter { index: u64, completion: Completion },
+    CompactBefore { index: u64, completion: Completion },
+}
+
+impl Shared {
+    pub(crate) fn new(next_index: u64) -> Self {
+        let state = State {
+            commands: VecDeque::new(),
+            waiting_bytes: 0,
+            next_index,
+            stopped: None,
+            durable_records: 0,
+            syncs: 0,
+            refused: 0,
+        };
+        Self { state: Mutex::new(state), work: Condvar::new(), room: Condvar::new() }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses all that comes from now on. The first reason stays, except that a failure is worth more than a close.
+    pub(crate) fn stop(&self, reason: LogError) {
+        let mut state = self.lock();
+        if matches!(state.stopped, None | Some(LogError::Closed)) {
+            state.stopped = Some(reason);
+        }
+        drop(state);
+        self.work.notify_all();
+        self.room.notify_all();
+    }
+
+    /// Waits for commands and takes all there are; `None` when the log is stopped and all is done.
+    fn take(&self) -> Option<VecDeque<Command>> {
+        let mut state = self.lock();
+        while state.commands.is_empty() {
+            if state.stopped.is_some() {
+                return None;
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Some(std::mem::take(&mut state.commands))
+    }
+}
+
+/// What a waiting record counts for.
+pub(crate) fn cost(payload: &[u8]) -> usize {
+    payload.len() + LogConfig::RECORD_OVERHEAD
+}
+
+/// Serves until the log is closed or the disk fails.
+pub(crate) fn run(shared: &Arc<Shared>, mut store: Store) -> Result<(), LogError> {
+    let _guard = StopAtEnd(Arc::clone(shared));
+    while let Some(commands) = shared.take() {
+        serve(shared, &mut store, commands)?;
+    }
+    store.seal().map_err(|error| {
+        shared.stop(error.clone().into());
+        error.into()
+    })
+}
+
+/// However the flusher ends, nobody waits for it any more: the queue is emptied, and dropped completions say so.
+struct StopAtEnd(Arc<Shared>);
+
+impl Drop for StopAtEnd {
+    fn drop(&mut self) {
+        self.0.stop(LogError::Closed);
+        let left = std::mem::take(&mut self.0.lock().commands);
+        drop(left);
+    }
+}
+
+fn serve(shared: &Shared, store: &mut Store, mut commands: VecDeque<Command>) -> Result<(), LogError> {
+    while let Some(command) = commands.pop_front() {
+        let (result, mut unanswered) = match command {
+            Command::Append { payload, completion } => {
+                let (mut payloads, mut completions) = (vec![payload], VecDeque::from([completion]));
+                while let Some(Command::Append { .. }) = commands.front() {
+                    if let Some(Command::Append { payload, completion }) = commands.pop_front() {
+                        payloads.push(payload);
+                        completions.push_back(completion);
+                    }
+                }
+                let mut costs = payloads.iter().map(|payload| cost(payload));
+                let result = store.append(&payloads, |durable| {
+                    // Room is made before the answer, so that whoever has it finds the room.
+                    let mut state = shared.lock();
+                    state.waiting_bytes -= costs.by_ref().take(durable).sum::<usize>();
+                    state.durable_records += durable as u64;
+                    state.syncs += 1;
+                    drop(state);
+                    shared.room.notify_all();
+                    completions.drain(..durable).for_each(Completion::succeed);
+                });
+                (result.map_err(LogError::from), completions)
+            }
+            Command::TruncateAfter { index, completion } => {
+                (store.truncate_after(index), VecDeque::from([completion]))
+            }
+            Command::CompactBefore { index, completion } => {
+                (store.compact_before(index).map_err(LogError::from), VecDeque::from([completion]))
+            }
+        };
+        match result {
+            Ok(()) => unanswered.into_iter().for_each(Completion::succeed),
+            Err(error) => {
+                // First the door is closed, then those inside are told.
+                shared.stop(error.clone());
+                commands.append(&mut shared.lock().commands);
+                unanswered.extend(commands.into_iter().map(Command::into_completion));
+                unanswered.into_iter().for_each(|completion| completion.fail(error.clone()));
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Command {
+    fn into_completion(self) -> Completion {
+        match self {
+            Self::Append { completion, .. }
+            | Self::TruncateAfter { completion, .. }
+            | Self::CompactBefore { completion, .. } => completion,
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The log as its users see it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::vec;
+
+use crate::config::LogConfig;
+use crate::disk::Disk;
+use crate::error::{DiskError, LogError, OpenError};
+use crate::flusher::{self, Command, Shared, cost};
+use crate::recovery::Recovery;
+use crate::store::{FIRST_INDEX, Record, Segments, Store};
+use crate::ticket::Ticket;
+
+/// A log of records. Share it behind an [`Arc`]; every method may be called from any thread.
+pub struct Log {
+    config: LogConfig,
+    shared: Arc<Shared>,
+    segments: Arc<Segments>,
+    flusher: Option<JoinHandle<Result<(), LogError>>>,
+    /// Held for the whole of a truncation or compaction, so that the range one was checked against does not move before
+    /// it is carried out.
+    maintenance: Mutex<()>,
+}
+
+impl Log {
+    /// Opens the log on a disk, or begins one, and starts its flusher.
+    ///
+    /// # Errors
+    /// A setting is out of range, the disk failed, or durable data is damaged.
+    pub fn open(config: LogConfig, disk: impl Disk) -> Result<(Self, Recovery), OpenError> {
+        let (store, recovery) = Store::open(Arc::new(disk), &config)?;
+        let (shared, segments) =
+            (Arc::new(Shared::new(recovery.last_index + 1)), Arc::clone(store.segments()));
+        let flusher = thread::Builder::new().name("synod-log".into()).spawn({
+            let shared = Arc::clone(&shared);
+            move || flusher::run(&shared, store)
+        });
+        let flusher = Some(flusher.map_err(DiskError::at("start the flusher of", "directory"))?);
+        Ok((Self { config, shared, segments, flusher, maintenance: Mutex::new(()) }, recovery))
+    }
+
+    /// Hands in a record. Blocks while the queue is full. Tickets resolve in the order of their records.
+    ///
+    /// # Errors
+    /// The payload is too large, or the log has stopped.
+    pub fn append(&self, payload: impl Into<Vec<u8>>) -> Result<Ticket, LogError> {
+        self.enqueue(payload.into(), true)
+    }
+
+    /// Hands in a record, without blocking: for tasks that share their thread with others.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append), or the queue is full.
+    pub fn try_append(&self, payload: impl Into<Vec<u8>>) -> Result<Ticket, LogError> {
+        self.enqueue(payload.into(), false)
+    }
+
+    /// Removes all records behind `index`, those included that were handed in before this call. Blocks until that is
+    /// durable. The next record gets the index after it.
+    ///
+    /// # Errors
+    /// The index is not in the log nor the one before its first, or the log has stopped.
+    pub fn truncate_after(&self, index: u64) -> Result<(), LogError> {
+        let _maintenance = self.maintenance.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ticket, completion) = Ticket::new(index);
+        let mut state = self.shared.lock();
+        if let Some(error) = &state.stopped {
+            return Err(error.clone());
+        }
+        let (first, last) = (self.first_index(), state.next_index - 1);
+        if index > last || index + 1 < first {
+            return Err(LogError::OutOfRange { index, first, last });
+        }
+        state.next_index = index + 1;
+        state.commands.push_back(Command::TruncateAfter { index, completion });
+        drop(state);
+        self.shared.work.notify_one();
+        ticket.wait().map(|_| ())
+    }
+
+    /// Removes the segments all of whose records come before `index`, and returns the first index that is left. The last
+    /// segment always stays. Blocks until that is durable.
+    ///
+    /// # Errors
+    /// The index is behind the log by more than one, or the log has stopped.
+    pub fn compact_before(&self, index: u64) -> Result<u64, LogError> {
+        let _maintenance = self.maintenance.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ticket, completion) = Ticket::new(index);
+        let mut state = self.shared.lock();
+        if let Some(error) = &state.stopped {
+            return Err(error.clone());
+        }
+        if index > state.next_index {
+            let (first, last) = (self.first_index(), state.next_index - 1);
+            return Err(LogError::OutOfRange { index, first, last });
+        }
+        state.commands.push_back(Command::CompactBefore { index, completion });
+        drop(state);
+        self.shared.work.notify_one();
+        ticket.wait()?;
+        Ok(self.first_index())
+    }
+
+    /// Makes all records durable, marks the end of the log and stops its flusher. Dropping a log does the same, and
+    /// tells nobody if it fails.
+    ///
+    /// # Errors
+    /// The disk failed, now or earlier.
+    pub fn close(mut self) -> Result<(), LogError> {
+        self.stop()
+    }
+
+    /// Durable records from an index on, until they would exceed `bytes_max`, each counted with 24 bytes on top of its
+    /// payload; at least one if there is one. Blocks on the disk.
+    ///
+    /// # Errors
+    /// The index is before the log or behind it by more than one, the disk failed, or a record is damaged.
+    pub fn read(&self, from: u64, bytes_max: usize) -> Result<Vec<Record>, LogError> {
+        self.segments.records(from, bytes_max)
+    }
+
+    /// All durable records from an index on, read in portions. Ends where the durable part ends when it gets there, or
+    /// after the first error.
+    #[must_use]
+    pub fn records(&self, from: u64) -> Records<'_> {
+        Records { log: self, next: Some(from), portion: Vec::new().into_iter() }
+    }
+
+    /// The index of the first record; one more than the last if there are none.
+    #[must_use]
+    pub fn first_index(&self) -> u64 {
+        self.segments.first_index()
+    }
+
+    /// The index of the last record that was handed in; 0 before the first.
+    #[must_use]
+    pub fn last_index(&self) -> u64 {
+        self.shared.lock().next_index - FIRST_INDEX
+    }
+
+    /// The index of the last durable record; 0 before the first.
+    #[must_use]
+    pub fn durable_index(&self) -> u64 {
+        self.segments.last_index()
+    }
+
+    /// What was done since the log was opened.
+    #[must_use]
+    pub fn stats(&self) -> LogStats {
+        let state = self.shared.lock();
+        let (durable_records, syncs, refused) = (state.durable_records, state.syncs, state.refused);
+        LogStats { durable_records, syncs, refused, waiting_bytes: state.waiting_bytes }
+    }
+
+    fn enqueue(&self, payload: Vec<u8>, may_wait: bool) -> Result<Ticket, LogError> {
+        let (bytes, max) = (payload.len(), self.config.record_bytes_max);
+        if bytes > max {
+            self.shared.lock().refused += 1;
+            return Err(LogError::TooLarge { bytes, max });
+        }
+        let (cost, max) = (cost(&payload), self.config.queue_bytes_max);
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(error) = &state.stopped {
+                return Err(error.clone());
+            }
+            if state.waiting_bytes + cost <= max {
+                break;
+            }
+            if !may_wait {
+                state.refused += 1;
+                return Err(LogError::QueueFull { waiting: state.waiting_bytes, max });
+            }
+            state = self.shared.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let (ticket, completion) = Ticket::new(state.next_index);
+        state.next_index += 1;
+        state.waiting_bytes += cost;
+        state.commands.push_back(Command::Append { payload, completion });
+        drop(state);
+        self.shared.work.notify_one();
+        Ok(ticket)
+    }
+
+    fn stop(&mut self) -> Result<(), LogError> {
+        self.shared.stop(LogError::Closed);
+        // A flusher that panicked has stopped the log on its way out.
+        self.flusher.take().map_or(Ok(()), |flusher| flusher.join().unwrap_or(Err(LogError::Closed)))
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        // Whoever wants to know calls `close`.
+        drop(self.stop());
+    }
+}
+
+/// What a log has done since it was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogStats {
+    /// Records that became durable.
+    pub durable_records: u64,
+    /// Syncs that made them so. Far fewer than records if many writers wait at a time.
+    pub syncs: u64,
+    /// Records that were refused because they were too large or the queue was full.
+    pub refused: u64,
+    /// Bytes that wait to become durable, as counted by `queue_bytes_max`.
+    pub waiting_bytes: usize,
+}
+
+/// Durable records in order. Made by [`Log::records`].
+pub struct Records<'a> {
+    log: &'a Log,
+    /// The next index to read; `None` after an error.
+    next: Option<u64>,
+    portion: vec::IntoIter<Record>,
+}
+
+impl Iterator for Records<'_> {
+    type Item = Result<Record, LogError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(record) = self.portion.next() {
+            return Some(Ok(record));
+        }
+        match self.log.read(self.next?, PORTION_BYTES) {
+            Ok(portion) => {
+                self.next = portion.last().map(|record| record.index + 1);
+                self.portion = portion.into_iter();
+                self.portion.next().map(Ok)
+            }
+            Err(error) => {
+                self.next = None;
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+const PORTION_BYTES: usize = 256 << 10;

@@ -1,0 +1,311 @@
+//! Any operations, a crash at any of their steps, a bit flipped anywhere: what recovery makes of it.
+//!
+//! These tests drive the store without its thread, so that a seed always tells the same story.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::sim_disk::SimDisk;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Append(Vec<Vec<u8>>),
+    TruncateAfter(u64),
+    CompactBefore(u64),
+    Seal,
+}
+
+/// What the log should hold: what surely is durable, and what the step that was interrupted may have done to it.
+#[derive(Clone, Debug, Default)]
+struct Model {
+    records: BTreeMap<u64, Vec<u8>>,
+    first: u64,
+    next: u64,
+}
+
+impl Model {
+    fn new() -> Self {
+        Self { records: BTreeMap::new(), first: 1, next: 1 }
+    }
+
+    /// Does a step, on a store whose disk may fail. Says whether the store survived, and what may also be there if not.
+    fn apply(&mut self, store: &mut Store, step: &Step) -> Result<(), Self> {
+        let mut may_be = self.clone();
+        match step {
+            Step::Append(payloads) => {
+                for payload in payloads {
+                    may_be.push(payload);
+                }
+                let mut durable = payloads.iter();
+                let result = store.append(payloads, |count| {
+                    durable.by_ref().take(count).for_each(|payload| self.push(payload));
+                });
+                result.map_err(|_| may_be)
+            }
+            Step::TruncateAfter(back) => {
+                let index = self.next.saturating_sub(1 + back).max(self.first - 1);
+                self.records.retain(|record, _| *record <= index);
+                self.next = index + 1;
+                store.truncate_after(index).map_err(|_| may_be)
+            }
+            Step::CompactBefore(ahead) => {
+                let index = (self.first + ahead).min(self.next);
+                let result = store.compact_before(index);
+                // Which segments are whole is the store's business. That none is lost which must stay is not.
+                may_be.first = self.first;
+                self.first = self.first.max(index);
+                let survivor = result.is_ok().then(|| store.segments.first_index());
+                if let Some(first) = survivor {
+                    assert!(first <= index, "compaction before {index} took records up to {first}");
+                    self.first = first;
+                    self.records.retain(|record, _| *record >= first);
+                }
+                result.map_err(|_| may_be)
+            }
+            Step::Seal => store.seal().map_err(|_| may_be),
+        }
+    }
+
+    fn push(&mut self, payload: &[u8]) {
+        self.records.insert(self.next, payload.to_vec());
+        self.next += 1;
+    }
+
+    /// The log holds at least this and at most what may also be there, without a gap, each record as it was appended.
+    fn check(&self, may_be: &Self, store: &Store) -> Result<(), TestCaseError> {
+        let found = all(store);
+        let (first, next) = (store.segments.first_index(), store.segments.last_index() + 1);
+        prop_assert!(may_be.first <= first && first <= self.first, "first {first}, {self:?}, {may_be:?}");
+        prop_assert!(self.next <= next && next <= may_be.next, "next {next}, {self:?}, {may_be:?}");
+        prop_assert_eq!(found.keys().copied().collect::<Vec<_>>(), (first..next).collect::<Vec<_>>());
+        for (index, payload) in &found {
+            prop_assert_eq!(Some(payload), may_be.records.get(index), "record {}", index);
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+
+    /// The disk fails at any step of any operations, the power is cut, and the power may be cut again during recovery.
+    #[test]
+    fn after_a_crash_every_acknowledged_record_is_there_and_nothing_else(
+        steps in proptest::collection::vec(step(), 1..12),
+        fails_after in 0_u64..80,
+        recovery_fails_after in proptest::option::of(0_u64..8),
+        seed: u64,
+    ) {
+        let disk = SimDisk::new();
+        let (mut sure, mut may_be) = (Model::new(), Model::new());
+        disk.fail_after(fails_after);
+        if let Ok((mut store, _)) = Store::open(Arc::new(disk.clone()), &config()) {
+            for step in &steps {
+                match sure.apply(&mut store, step) {
+                    Ok(()) => may_be = sure.clone(),
+                    Err(interrupted) => {
+                        may_be = interrupted;
+                        break;
+                    }
+                }
+            }
+        }
+
+        let mut disk = disk.crash(seed);
+        if let Some(operations) = recovery_fails_after {
+            disk.fail_after(operations);
+            drop(Store::open(Arc::new(disk.clone()), &config()));
+            disk = disk.crash(!seed);
+        }
+        let (mut store, recovery) = Store::open(Arc::new(disk.clone()), &config())
+            .map_err(|error| TestCaseError::fail(format!("refused after a mere crash: {error}")))?;
+        sure.check(&may_be, &store)?;
+        prop_assert_eq!(recovery.last_index, store.segments.last_index());
+
+        // What was recovered is durable now, and the log goes on from there: another crash takes nothing of it.
+        let recovered = all(&store);
+        store.append(&[b"after the crash"], |_| ()).map_err(|error| TestCaseError::fail(error.to_string()))?;
+        let (store, recovery) = Store::open(Arc::new(disk.crash(seed)), &config())
+            .map_err(|error| TestCaseError::fail(error.to_string()))?;
+        let mut found = all(&store);
+        prop_assert_eq!(recovery.cut, None);
+        prop_assert_eq!(found.pop_last(), Some((recovery.last_index, b"after the crash".to_vec())));
+        prop_assert_eq!(found, recovered);
+    }
+
+    /// A log that was closed is whole, so that no bit in it can change without being noticed.
+    #[test]
+    fn a_flipped_bit_in_what_was_durable_is_refused_and_changes_nothing(
+        steps in proptest::collection::vec(step(), 1..8),
+        place: prop::sample::Index,
+        bit in 0_u8..8,
+    ) {
+        let disk = SimDisk::new();
+        let (mut store, _) = open(&disk);
+        let mut model = Model::new();
+        for step in &steps {
+            prop_assert!(model.apply(&mut store, step).is_ok());
+        }
+        store.seal().map_err(|error| TestCaseError::fail(error.to_string()))?;
+
+        let mut damaged = disk.contents();
+        let total = damaged.values().map(Vec::len).sum();
+        let mut offset = place.index(total);
+        let is_near_end = total - offset <= RECORD_HEADER_BYTES.max(SEGMENT_HEADER_BYTES);
+        for contents in damaged.values_mut() {
+            match contents.get_mut(offset) {
+                Some(byte) => {
+                    *byte ^= 1 << bit;
+                    break;
+                }
+                None => offset -= contents.len(),
+            }
+        }
+        let disk = SimDisk::with_contents(damaged.clone());
+        match Store::open(Arc::new(disk.clone()), &config()) {
+            Err(OpenError::Corrupt(_)) => prop_assert_eq!(disk.contents(), damaged),
+            Err(other) => return Err(TestCaseError::fail(other.to_string())),
+            // The closing mark, or the header of a segment without records: both hold nothing, and both are the end.
+            Ok((store, recovery)) => {
+                prop_assert!(is_near_end, "a flipped bit went unnoticed");
+                prop_assert!(recovery.cut.is_some());
+                model.check(&model, &store)?;
+            }
+        }
+    }
+
+    /// In a log that was not closed, the last batch can look as if a crash had torn it. No other can, and what is cut is
+    /// reported.
+    #[test]
+    fn without_a_mark_damage_is_refused_up_to_the_last_batch(
+        batches in proptest::collection::vec(batch(), 2..6),
+        place: prop::sample::Index,
+        bit in 0_u8..8,
+    ) {
+        // One segment, because a second one would vouch for the first.
+        let config = LogConfig { segment_bytes_max: 1 << 20, ..config() };
+        let disk = SimDisk::new();
+        let (mut store, _) = Store::open(Arc::new(disk.clone()), &config)
+            .map_err(|error| TestCaseError::fail(error.to_string()))?;
+        let mut before_last = (0, BTreeMap::new());
+        for batch in &batches {
+            before_last = (store.segments.tail().length, all(&store));
+            store.append(batch, |_| ()).map_err(|error| TestCaseError::fail(error.to_string()))?;
+        }
+        let mut damaged = disk.contents();
+        let Some(mut file) = damaged.first_entry() else { return Ok(()) };
+        let offset = place.index(file.get().len());
+        file.get_mut()[offset] ^= 1 << bit;
+        match Store::open(Arc::new(SimDisk::with_contents(damaged)), &config) {
+            Err(_) => prop_assert!(offset < before_last.0, "the last batch was refused"),
+            Ok((store, recovery)) => {
+                prop_assert!(offset >= before_last.0, "a flipped bit went unnoticed");
+                prop_assert!(recovery.cut.is_some_and(|cut| cut.offset >= before_last.0 as u64));
+                let found = all(&store);
+                prop_assert!(before_last.1.iter().all(|(index, payload)| found.get(index) == Some(payload)));
+            }
+        }
+    }
+}
+
+/// Payloads may be records of another log, or of this one. They are never taken for records.
+#[test]
+fn a_payload_that_looks_like_a_record_does_not_vouch_for_anything() {
+    let disk = SimDisk::new();
+    let (mut store, _) = open(&disk);
+    let mut image = Vec::new();
+    RawRecord { index: 2, vouched: 1, payload: b"" }.encode(0, &mut image);
+    store.append(&[image], |_| ()).expect("written");
+    let mut contents = disk.contents();
+    // The header of the record is torn, its payload is not.
+    let mut file = contents.first_entry().expect("a segment");
+    file.get_mut()[SEGMENT_HEADER_BYTES] ^= 1;
+    let (_, recovery) = open(&SimDisk::with_contents(contents));
+    assert_eq!(recovery.cut.map(|cut| cut.offset), Some(SEGMENT_HEADER_BYTES as u64));
+}
+
+#[test]
+fn a_missing_segment_is_a_gap_that_is_refused() {
+    let disk = SimDisk::new();
+    let (mut store, _) = open(&disk);
+    for _ in 0..30 {
+        store.append(&[[7; 40]], |_| ()).expect("written");
+    }
+    let whole = disk.contents();
+    assert!(whole.len() >= 4, "{} segments", whole.len());
+    let names: Vec<&String> = whole.keys().collect();
+    for missing in &names[1..names.len() - 1] {
+        let mut contents = whole.clone();
+        contents.remove(*missing);
+        let refused = Store::open(Arc::new(SimDisk::with_contents(contents)), &config()).map(|_| ());
+        let Err(OpenError::Corrupt(Corruption { damage: Damage::Gap { .. }, .. })) = refused else {
+            panic!("{missing} is missing: {refused:?}");
+        };
+    }
+}
+
+#[test]
+fn the_end_of_a_segment_that_is_not_the_last_is_never_cut() {
+    let disk = SimDisk::new();
+    let (mut store, _) = open(&disk);
+    for _ in 0..12 {
+        store.append(&[[7; 40]], |_| ()).expect("written");
+    }
+    let mut contents = disk.contents();
+    let name = contents.keys().next().expect("a segment").clone();
+    let segment = contents.get_mut(&name).expect("a segment");
+    segment.truncate(segment.len() - 1);
+    let disk = SimDisk::with_contents(contents.clone());
+    let refused = Store::open(Arc::new(disk.clone()), &config()).map(|_| ());
+    let Err(OpenError::Corrupt(corruption)) = refused else { panic!("{refused:?}") };
+    assert_eq!(corruption.file, name);
+    assert!(corruption.to_string().contains("is damaged at byte"), "{corruption}");
+    assert_eq!(disk.contents(), contents);
+}
+
+#[test]
+fn records_larger_than_what_is_read_at_a_time_are_found() {
+    let big = LogConfig { record_bytes_max: 300_000, segment_bytes_max: 1 << 20, ..LogConfig::default() };
+    let disk = SimDisk::new();
+    let (mut store, _) = Store::open(Arc::new(disk.clone()), &big).expect("opened");
+    let payloads: Vec<Vec<u8>> = (0..40_u8).map(|number| vec![number; usize::from(number) * 7000]).collect();
+    store.append(&payloads, |_| ()).expect("written");
+    for (store, what) in
+        [(store, "as written"), (Store::open(Arc::new(disk), &big).expect("opened").0, "reopened")]
+    {
+        for (index, payload) in (1..).zip(&payloads) {
+            let found = store.segments.records(index, 1).expect("read");
+            assert_eq!(found, [Record { index, payload: payload.clone() }], "{what}");
+        }
+    }
+}
+
+fn open(disk: &SimDisk) -> (Store, Recovery) {
+    Store::open(Arc::new(disk.clone()), &config()).expect("opened")
+}
+
+fn all(store: &Store) -> BTreeMap<u64, Vec<u8>> {
+    let records = store.segments.records(store.segments.first_index(), usize::MAX).expect("read");
+    records.into_iter().map(|record| (record.index, record.payload)).collect()
+}
+
+/// Small, so that a few records fill a segment.
+fn config() -> LogConfig {
+    LogConfig { record_bytes_max: 100, queue_bytes_max: 1 << 20, segment_bytes_max: 400 }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => batch().prop_map(Step::Append),
+        1 => (0_u64..12).prop_map(Step::TruncateAfter),
+        1 => (0_u64..20).prop_map(Step::CompactBefore),
+        1 => Just(Step::Seal),
+    ]
+}
+
+fn batch() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 1..8)
+}
