@@ -91,11 +91,13 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
 
-    /// The disk fails at any step of any operations, the power is cut, and the power may be cut again during recovery.
+    /// The disk fails at any step of any operations. The process may be started again and see what was written but not
+    /// synced. Then the power is cut, and may be cut again during recovery.
     #[test]
     fn after_a_crash_every_acknowledged_record_is_there_and_nothing_else(
         steps in proptest::collection::vec(step(), 1..12),
         fails_after in 0_u64..80,
+        restart_fails_after in proptest::option::of(0_u64..8),
         recovery_fails_after in proptest::option::of(0_u64..8),
         seed: u64,
     ) {
@@ -114,6 +116,10 @@ proptest! {
             }
         }
 
+        if let Some(operations) = restart_fails_after {
+            disk.fail_after(operations);
+            drop(Store::open(Arc::new(disk.clone()), &config()));
+        }
         let mut disk = disk.crash(seed);
         if let Some(operations) = recovery_fails_after {
             disk.fail_after(operations);
@@ -209,6 +215,20 @@ proptest! {
             }
         }
     }
+}
+
+/// What recovery has handed out is acknowledged, though nobody was told so before the crash.
+#[test]
+fn damage_to_what_was_recovered_is_refused() {
+    let disk = SimDisk::new();
+    open(&disk).0.append(&[b"the only record"], |_| ()).expect("written");
+    let recovered = disk.crash(1);
+    assert_eq!(open(&recovered).1.last_index, 1);
+    let mut contents = recovered.crash(1).contents();
+    let mut file = contents.first_entry().expect("a segment");
+    file.get_mut()[SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES] ^= 1;
+    let refused = Store::open(Arc::new(SimDisk::with_contents(contents)), &config()).map(|_| ());
+    assert!(matches!(refused, Err(OpenError::Corrupt(_))), "{refused:?}");
 }
 
 /// Payloads may be records of another log, or of this one. They are never taken for records.
