@@ -36,16 +36,22 @@ impl SimDisk {
 
     /// While held, syncs of files wait.
     pub fn hold_syncs(&self, is_held: bool) {
-        self.lock().is_sync_held = is_held;
-        self.shared.changed.notify_all();
+        self.hold(|state| &mut state.syncs_held, is_held);
+    }
+
+    /// While held, reads of files wait.
+    pub fn hold_reads(&self, is_held: bool) {
+        self.hold(|state| &mut state.reads_held, is_held);
     }
 
     /// Waits until a sync is being held.
     pub fn await_held_sync(&self) {
-        let mut state = self.lock();
-        while state.syncs_waiting == 0 {
-            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        self.await_held(|state| &mut state.syncs_held);
+    }
+
+    /// Waits until a read is being held.
+    pub fn await_held_read(&self) {
+        self.await_held(|state| &mut state.reads_held);
     }
 
     /// The number of syncs of files that succeeded.
@@ -95,6 +101,30 @@ impl SimDisk {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hold(&self, gate: fn(&mut State) -> &mut Gate, is_held: bool) {
+        gate(&mut self.lock()).is_shut = is_held;
+        self.shared.changed.notify_all();
+    }
+
+    fn await_held(&self, gate: fn(&mut State) -> &mut Gate) {
+        let mut state = self.lock();
+        while !gate(&mut state).is_shut || gate(&mut state).waiting == 0 {
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Locks the state once a gate is open.
+    fn pass(&self, gate: fn(&mut State) -> &mut Gate) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        gate(&mut state).waiting += 1;
+        self.shared.changed.notify_all();
+        while gate(&mut state).is_shut {
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        gate(&mut state).waiting -= 1;
+        state
     }
 
     fn file(&self, inode: usize) -> Box<dyn DiskFile> {
@@ -157,9 +187,16 @@ struct State {
     pending_entries: Vec<(String, Option<usize>)>,
     fail_after: Option<u64>,
     fail_one_sync_after: Option<u64>,
-    is_sync_held: bool,
-    syncs_waiting: usize,
+    syncs_held: Gate,
+    reads_held: Gate,
     syncs: u64,
+}
+
+/// Where operations of one kind wait while it is shut.
+#[derive(Debug, Default)]
+struct Gate {
+    is_shut: bool,
+    waiting: usize,
 }
 
 impl State {
@@ -232,7 +269,7 @@ impl DiskFile for SimFile {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let state = self.disk.lock();
+        let state = self.disk.pass(|state| &mut state.reads_held);
         let live = &state.inodes[self.inode].live;
         let rest = live.get(position(offset)?..).unwrap_or_default();
         let count = rest.len().min(buffer.len());
@@ -258,13 +295,7 @@ impl DiskFile for SimFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut state = self.disk.lock();
-        state.syncs_waiting += 1;
-        self.disk.shared.changed.notify_all();
-        while state.is_sync_held {
-            state = self.disk.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        state.syncs_waiting -= 1;
+        let mut state = self.disk.pass(|state| &mut state.syncs_held);
         state.operate()?;
         state.fail_one_sync_after = match state.fail_one_sync_after {
             Some(0) => {

@@ -50,7 +50,7 @@ impl Store {
             last.sync()?;
         }
         let (cut, is_sealed) = (found.cut, found.is_sealed);
-        let segments = Arc::new(Segments { list: RwLock::new(found.segments) });
+        let segments = Arc::new(Segments { list: RwLock::new(found.segments), shrinking: RwLock::new(()) });
         let mut store = Self {
             disk,
             segment_bytes_max: config.segment_bytes_max,
@@ -112,6 +112,8 @@ impl Store {
 
     /// Removes all records behind an index, which must be one of the log or the one before its first.
     pub(crate) fn truncate_after(&mut self, index: u64) -> Result<(), LogError> {
+        let segments = Arc::clone(&self.segments);
+        let _shrinking = segments.shrink();
         // From the end, each durable before the next: whenever a crash comes, what is left has no gap.
         loop {
             let removed = {
@@ -143,6 +145,8 @@ impl Store {
 
     /// Removes the segments that hold only records before an index. The last segment stays.
     pub(crate) fn compact_before(&mut self, index: u64) -> Result<(), DiskError> {
+        let segments = Arc::clone(&self.segments);
+        let _shrinking = segments.shrink();
         loop {
             let removed = {
                 let mut segments = self.segments.write();
@@ -216,6 +220,9 @@ impl Store {
 /// The durable part of a log, shared with readers. There is always at least one segment after opening.
 pub(crate) struct Segments {
     list: RwLock<Vec<Segment>>,
+    /// Readers share it for as long as they read, and whoever removes records holds it alone. The list itself is locked
+    /// only for moments, so that nobody who reads a lot keeps the flusher from answering. Taken before the list.
+    shrinking: RwLock<()>,
 }
 
 impl Segments {
@@ -229,17 +236,14 @@ impl Segments {
 
     /// Records from an index on, until they and their headers would exceed a size; at least one if there is one.
     pub(crate) fn records(&self, from: u64, bytes_max: usize) -> Result<Vec<Record>, LogError> {
-        // Held until the end, so that nothing is removed while it is read.
-        let segments = self.read();
-        let first = segments.first().map_or(FIRST_INDEX, |segment| segment.first_index);
-        let next = segments.last().map_or(FIRST_INDEX, |segment| segment.next_index);
+        let _not_shrinking = self.shrinking.read().unwrap_or_else(PoisonError::into_inner);
+        let (first, next) = (self.first_index(), self.last_index() + 1);
         if from < first || from > next {
             return Err(LogError::OutOfRange { index: from, first, last: next - 1 });
         }
-        let start = segments.partition_point(|segment| segment.next_index <= from);
-        let (mut records, mut bytes) = (Vec::new(), 0);
-        for segment in &segments[start..] {
-            let mut is_full = false;
+        let (mut records, mut bytes, mut from, mut is_full) = (Vec::new(), 0, from, false);
+        while from < next && !is_full {
+            let segment = self.snapshot(from);
             segment.visit(from, |_, record| {
                 is_full = !records.is_empty() && bytes + record.bytes() > bytes_max;
                 if !is_full && record.index >= from {
@@ -248,19 +252,27 @@ impl Segments {
                 }
                 !is_full
             })?;
-            if is_full {
-                break;
-            }
+            from = segment.next_index;
         }
         Ok(records)
     }
 
     /// The last segment as it is now.
     fn tail(&self) -> Segment {
+        self.snapshot(u64::MAX)
+    }
+
+    /// The segment with an index as it is now, or the last one, with the landmark for that index.
+    fn snapshot(&self, index: u64) -> Segment {
         let segments = self.read();
         // Opening adds a segment if there is none, and nothing removes the last one.
         assert!(!segments.is_empty(), "a log has at least one segment");
-        segments[segments.len() - 1].without_landmarks()
+        let position = segments.partition_point(|segment| segment.next_index <= index);
+        segments[position.min(segments.len() - 1)].snapshot(index)
+    }
+
+    fn shrink(&self) -> RwLockWriteGuard<'_, ()> {
+        self.shrinking.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Vec<Segment>> {
@@ -341,9 +353,9 @@ impl Segment {
         Ok(())
     }
 
-    fn without_landmarks(&self) -> Self {
-        let (name, file, landmarks) = (self.name.clone(), Arc::clone(&self.file), Landmarks::default());
-        Self { name, file, landmarks, ..*self }
+    fn snapshot(&self, index: u64) -> Self {
+        let landmarks = Landmarks(self.landmarks.before(index).into_iter().collect());
+        Self { name: self.name.clone(), file: Arc::clone(&self.file), landmarks, ..*self }
     }
 }
 

@@ -172,6 +172,25 @@ fn reading_is_bounded_and_yields_at_least_one_record() {
 }
 
 #[test]
+fn whoever_reads_slowly_holds_up_no_writer() {
+    let disk = SimDisk::new();
+    let (log, _) = Log::open(small(), disk.clone()).expect("opened");
+    log.append("read me").expect("accepted").wait().expect("durable");
+    thread::scope(|scope| {
+        disk.hold_reads(true);
+        let reader = scope.spawn(|| log.read(1, 1000));
+        disk.await_held_read();
+        // Enough for new segments, too.
+        for number in 0..20 {
+            log.append([number; 60]).expect("accepted").wait().expect("durable");
+        }
+        disk.hold_reads(false);
+        let records = reader.join().expect("no panic").expect("read");
+        assert_eq!(records[0].payload, b"read me");
+    });
+}
+
+#[test]
 fn a_log_in_a_directory_survives_being_torn() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("oplog");
