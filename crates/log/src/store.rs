@@ -123,24 +123,23 @@ impl Store {
                 is_behind.then(|| segments.pop()).flatten()
             };
             let Some(segment) = removed else { break };
-            self.is_sealed = false;
             self.remove(&segment.name)?;
         }
-        let tail = self.segments.tail();
-        if index + 1 >= tail.next_index {
-            return Ok(());
+        let mut tail = self.segments.snapshot(index + 1);
+        if index + 1 < tail.next_index {
+            tail.length = tail.find(index + 1)?;
+            tail.next_index = index + 1;
+            if let Some(last) = self.segments.write().last_mut() {
+                last.length = tail.length;
+                last.next_index = tail.next_index;
+                last.landmarks.forget_after(index);
+            }
+            tail.file.truncate(tail.length as u64).map_err(DiskError::at("truncate", &tail.name))?;
+            tail.sync()?;
         }
-        self.is_sealed = false;
-        {
-            let mut segments = self.segments.write();
-            let Some(last) = segments.last_mut() else { return Ok(()) };
-            last.length = last.find(index + 1)?;
-            last.next_index = index + 1;
-            last.landmarks.forget_after(index);
-            let length = last.length as u64;
-            last.file.truncate(length).map_err(DiskError::at("truncate", &last.name))?;
-        }
-        Ok(tail.sync()?)
+        // The mark of an earlier end may be the end again.
+        self.is_sealed = tail.ends_with_mark()?;
+        Ok(())
     }
 
     /// Removes the segments that hold only records before an index. The last segment stays.
@@ -299,6 +298,13 @@ pub(crate) struct Segment {
 impl Segment {
     fn sync(&self) -> Result<(), DiskError> {
         self.file.sync().map_err(DiskError::at("sync", &self.name))
+    }
+
+    fn ends_with_mark(&self) -> Result<bool, DiskError> {
+        let mut end = [0; RECORD_HEADER_BYTES];
+        let offset = (self.length - RECORD_HEADER_BYTES) as u64;
+        let read = self.file.read_at(offset, &mut end).map_err(DiskError::at("read", &self.name))?;
+        Ok(RawRecord::decode(self.salt, &end[..read]).is_some_and(|end| end.is_mark()))
     }
 
     /// Where a record of this segment begins.

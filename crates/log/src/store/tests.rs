@@ -293,13 +293,17 @@ fn records_larger_than_what_is_read_at_a_time_are_found() {
     let (mut store, _) = Store::open(Arc::new(disk.clone()), &big).expect("opened");
     let payloads: Vec<Vec<u8>> = (0..40_u8).map(|number| vec![number; usize::from(number) * 7000]).collect();
     store.append(&payloads, |_| ()).expect("written");
-    for (store, what) in
-        [(store, "as written"), (Store::open(Arc::new(disk), &big).expect("opened").0, "reopened")]
-    {
+    for what in ["as written", "reopened"] {
         for (index, payload) in (1..).zip(&payloads) {
             let found = store.segments.records(index, 1).expect("read");
             assert_eq!(found, [Record { index, payload: payload.clone() }], "{what}");
         }
+        // The same after the end was taken away and written anew.
+        store.truncate_after(30).expect("truncated");
+        assert_eq!(store.segments.last_index(), 30);
+        store.append(&payloads[30..], |_| ()).expect("written");
+        assert_eq!(all(&store).into_values().collect::<Vec<_>>(), payloads, "{what}");
+        (store, _) = Store::open(Arc::new(disk.clone()), &big).expect("opened");
     }
 }
 
