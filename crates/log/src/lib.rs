@@ -22,12 +22,14 @@
 //!
 //! **Torn or broken.** A record says which index it *vouches* for: everything up to that one was durable before this
 //! record was written. A crash can therefore only harm records that no other vouches for. Recovery meets a bad record and
-//! looks ahead in the segment: if a valid record or mark vouches for what is missing, durable data is damaged, and
-//! the log is refused, unchanged, with the file and the offset. If none does, it is the batch that a crash interrupted
-//! before anybody was told that it is durable; it is cut off, and [`Recovery`] says so. Marks vouch for the end of the log; they are
-//! written when a log is opened and closed. What remains undecidable is damage to the last batch before a crash, which
-//! looks as if the crash had torn it: that is cut, and reported. A new segment is only made when the one before it is
-//! durable, so that all but the last must be whole.
+//! looks ahead in the segment: if a valid record or mark vouches for what is missing, durable data is damaged, and the log
+//! is refused, unchanged, with the file and the offset. If none does, it is the batch that a crash interrupted before
+//! anybody was told that it is durable; it is cut off, and [`Recovery`] says so. Valid records of that batch behind the bad
+//! one do not count: disks write the pieces of a batch in any order.
+//!
+//! Marks vouch for the end of the log; they are written when it is opened and closed. What remains undecidable is damage to
+//! the last batch before a crash, which looks as if the crash had torn it: that is cut, and reported. A new segment is only
+//! made when the one before it is durable, so that all but the last must be whole.
 //!
 //! **Fail-stop.** After a failed write or sync nobody knows what is on the disk, and asking again does not help: a kernel
 //! may have dropped the pages that it could not write. After the first error nothing is acknowledged any more; waiting
