@@ -233,7 +233,7 @@ impl Actor for GrainActor {
                     "the caller's time was over before the grain's turn",
                 ))
             } else {
-                self.turn(&message).await
+                Box::pin(self.turn(&message)).await
             };
             let answer = answer.unwrap_or_else(|error| Message::new(&GrainErrorResponse::from(error)));
             // Whoever asked may be gone; that has become a dead letter then.

@@ -234,7 +234,8 @@ async fn live<A: Actor>(body: &mut Body<A>, cell: &ActorCell<A>, letters: &mut V
         } else {
             context.sender.clone_from(&message.sender);
             let touched = message.is::<Touch>() && message.sender.is_some();
-            actor.receive(context, message).await;
+            // Boxed, so that no piece of a task is larger than what allocators hand out fast.
+            Box::pin(actor.receive(context, message)).await;
             if touched {
                 let answer = Message::new(&Touched { who: Some((&context.own).into()) });
                 // Whoever asked may be gone; that became a dead letter already.

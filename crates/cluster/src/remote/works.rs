@@ -3,7 +3,7 @@
 //! There is one for every burst of messages, so they are not kept in a set: starting and ending one costs a counter each.
 
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
@@ -61,6 +61,8 @@ impl Works {
 impl Inner {
     /// Runs the work of an actor, which ends with the node.
     pub(super) fn work(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+        // Behind a pointer, since a task would hold it twice: as it came, and as it runs.
+        let work = Box::pin(work);
         self.works.running.fetch_add(1, Ordering::SeqCst);
         let counted = Counted(Arc::clone(self));
         // Its end is counted, not awaited.
@@ -86,10 +88,8 @@ impl Drop for Counted {
 }
 
 /// Does the work, unless the node ends before.
-async fn until_cut(counted: Counted, work: impl Future<Output = ()>) {
+async fn until_cut(counted: Counted, mut work: Pin<Box<impl Future<Output = ()>>>) {
     let works = &counted.0.works;
-    // Dropped before the end is counted, with everything that it holds.
-    let mut work = pin!(work);
     // Only once it has to wait: most work never does.
     let mut cut: Option<Pin<Box<OwnedNotified>>> = None;
     std::future::poll_fn(|context| {
@@ -103,4 +103,7 @@ async fn until_cut(counted: Counted, work: impl Future<Output = ()>) {
         Poll::Pending
     })
     .await;
+    // Gone before its end is counted, with everything that it holds.
+    drop(cut);
+    drop(work);
 }
