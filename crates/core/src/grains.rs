@@ -36,7 +36,7 @@ pub use resolver::{ClusterView, ResolveResult, Resolver, RouteHint, StaleView, V
 pub use router::{
     Answer, AttemptFailure, CallCounts, CallEnd, CallRejection, CallRequest, CorrelationId, EndedCall,
     GrainRpcRouter, LatencyHistogram, RetryPolicy, RouterCommand, RouterConfig, RouterConfigError,
-    RouterEvent, RouterOutcome, SCHEMA_BASE,
+    RouterEvent, RouterOutcome, SCHEMA_BASE, SCHEMAS_MAX, shared_schema,
 };
 
 /// Something happened to a grain or to a call of one.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use synod_core::Authority;
-use synod_core::grains::SCHEMA_BASE;
+use synod_core::grains::{SCHEMA_BASE, SCHEMAS_MAX};
 use synod_core::outbound::{OutboundConfig, OutboundConfigError, OverflowPolicy};
 use synod_wire::Dialect;
 
@@ -97,7 +97,7 @@ impl RemoteConfig {
     pub fn validate(&self) -> Result<(), RemoteConfigError> {
         self.outbound.validate()?;
         let counts = [
-            ("call_schemas", self.call_schemas.len(), 1, CALL_SCHEMAS_MAX),
+            ("call_schemas", self.call_schemas.len(), 1, SCHEMAS_MAX),
             ("lane_messages_max", self.lane_messages_max, 1, 10_000_000),
             ("lane_bytes_max", self.lane_bytes_max, 64 << 10, 4 << 30),
             ("inbound_connections_max", self.inbound_connections_max, 1, 100_000),
@@ -185,6 +185,3 @@ pub enum RemoteConfigError {
     #[error(transparent)]
     Outbound(#[from] OutboundConfigError),
 }
-
-/// Most versions of the call schema that a node names.
-pub(super) const CALL_SCHEMAS_MAX: usize = 32;

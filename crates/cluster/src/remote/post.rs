@@ -6,14 +6,13 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use synod_core::Authority;
-use synod_core::grains::SCHEMA_BASE;
+use synod_core::grains::{SCHEMA_BASE, SCHEMAS_MAX, shared_schema};
 use synod_core::membership::ClusterEvent;
 use synod_core::outbound::DeadLetterReason;
 use synod_core::remote::RemoteEvent;
 use synod_wire::actor::{DeadLetterResponse, Terminated, TerminatedReason, Unwatch, Watch};
 
 use super::client::ConnectError;
-use super::config::CALL_SCHEMAS_MAX;
 use super::counters::add;
 use super::link::{Lane, Link, Outgoing};
 use super::message::Message;
@@ -200,15 +199,8 @@ impl Inner {
     /// Whether this node and one that speaks `offered` of the call schema have a version in common. Who names none speaks
     /// the first.
     pub(super) fn shares_schema(&self, offered: &[u32]) -> bool {
-        let known = &self.config.call_schemas;
-        if offered.len() > CALL_SCHEMAS_MAX {
-            return false;
-        }
-        if offered.is_empty() {
-            known.contains(&SCHEMA_BASE)
-        } else {
-            offered.iter().any(|one| known.contains(one))
-        }
+        let offered = if offered.is_empty() { &[SCHEMA_BASE] } else { offered };
+        offered.len() <= SCHEMAS_MAX && shared_schema(&self.config.call_schemas, offered).is_some()
     }
 
     /// The peer that this node dialled speaks `offered` of the call schema.
@@ -220,7 +212,7 @@ impl Inner {
         if self.shares_schema(offered) {
             return Ok(());
         }
-        let offered = offered[..offered.len().min(CALL_SCHEMAS_MAX)].to_vec();
+        let offered = offered[..offered.len().min(SCHEMAS_MAX)].to_vec();
         self.refuse(peer.as_str(), &format!("it speaks only {offered:?} of the call schema"));
         Err(ConnectError::NoCommonSchema { offered })
     }

@@ -15,12 +15,13 @@ mod histogram;
 mod outcome;
 mod schema;
 
-pub use config::{RetryPolicy, RouterConfig, RouterConfigError, SCHEMA_BASE};
+pub use config::{RetryPolicy, RouterConfig, RouterConfigError, SCHEMA_BASE, SCHEMAS_MAX};
 pub use histogram::LatencyHistogram;
 pub use outcome::{
     Answer, AttemptFailure, CallCounts, CallEnd, CallRejection, CallRequest, CorrelationId, EndedCall,
     RouterCommand, RouterEvent, RouterOutcome,
 };
+pub use schema::shared_schema;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;

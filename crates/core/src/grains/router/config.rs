@@ -182,7 +182,7 @@ fn check_duration(field: &'static str, value: Duration, min: Duration) -> Result
 /// The version that is spoken by whoever never said which: protoactor-go, and a synod node before it says more.
 pub const SCHEMA_BASE: u32 = 1;
 /// Most versions of one side.
-pub(super) const SCHEMAS_MAX: usize = 32;
+pub const SCHEMAS_MAX: usize = 32;
 const RETRIES_MAX: u32 = 100;
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);

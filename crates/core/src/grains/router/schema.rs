@@ -48,8 +48,14 @@ impl SchemaTable {
     }
 
     fn highest_common(&self, offered: &[u32]) -> Option<u32> {
-        self.supported.iter().copied().filter(|version| offered.contains(version)).max()
+        shared_schema(&self.supported, offered)
     }
+}
+
+/// The highest version of the call schema that is in both lists, if there is one.
+#[must_use]
+pub fn shared_schema(supported: &[u32], offered: &[u32]) -> Option<u32> {
+    supported.iter().copied().filter(|version| offered.contains(version)).max()
 }
 
 /// Most peers with which something was agreed.
