@@ -26,6 +26,7 @@ pub mod outbound;
 pub mod pubsub;
 pub mod remote;
 pub mod roster;
+pub mod slots;
 pub mod time;
 
 pub use id::{

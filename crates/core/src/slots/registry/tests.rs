@@ -1,0 +1,355 @@
+//! Three registries and the messages between them, delivered by hand.
+
+use alloc::collections::BTreeMap;
+use alloc::string::ToString;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::*;
+use crate::id::Incarnation;
+use crate::slots::{BootstrapNode, Pace, Replication, Tag};
+
+/// Registries that talk over a network without loss, delay or disk.
+struct Trio {
+    bootstrap: Arc<BootstrapState>,
+    now: TimerInstant,
+    registries: BTreeMap<NodeId, SlotRegistry>,
+    answers: BTreeMap<(NodeId, RequestId), Result<Answer, RequestError>>,
+    events: Vec<(NodeId, SlotEvent)>,
+    messages: usize,
+}
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+fn id(name: &str) -> NodeId {
+    NodeId::new(name).expect("a name")
+}
+
+fn bootstrap(nodes: usize, total_slots: u16) -> Arc<BootstrapState> {
+    let nodes = NAMES[..nodes].iter().zip([9000u16, 9010, 9020]).map(|(name, port)| {
+        let bind = ([127, 0, 0, 1], port).into();
+        BootstrapNode::new(id(name), bind, vec!["disk".to_string()]).expect("a node")
+    });
+    let state = BootstrapState {
+        initialized_at: HlcTimestamp::default(),
+        initialized_by: id("a"),
+        namespace: "test".to_string(),
+        nodes: nodes.collect(),
+        replication: Replication { total_slots, ..Replication::default() },
+        pace: Pace::default(),
+        archive: None,
+    };
+    Arc::new(state.checked().expect("a good state"))
+}
+
+impl Trio {
+    fn new(nodes: usize, total_slots: u16) -> Self {
+        let mut trio = Self {
+            bootstrap: bootstrap(nodes, total_slots),
+            now: TimerInstant::from_millis(1000),
+            registries: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            events: Vec::new(),
+            messages: 0,
+        };
+        let mut todo = Vec::new();
+        for (index, name) in NAMES[..nodes].iter().enumerate() {
+            let outcome = trio.start(name, 1, index as u64, Restored::default());
+            todo.push((id(name), outcome));
+        }
+        trio.carry(todo);
+        for a in &NAMES[..nodes] {
+            for b in &NAMES[..nodes] {
+                trio.standing(a, b, Standing::Alive);
+            }
+        }
+        trio
+    }
+
+    fn start(&mut self, name: &str, life: u64, seed: u64, restored: Restored) -> RegistryOutcome {
+        let own = MemberId::new(id(name), Incarnation::new(life).expect("a life"));
+        let address = self.bootstrap.node(&own.node).expect("a node").peer().expect("an address");
+        let (registry, outcome) = SlotRegistry::start(
+            own,
+            address,
+            life * 100 + seed,
+            Arc::clone(&self.bootstrap),
+            SlotRegistryConfig::default(),
+            restored,
+            0,
+            seed,
+            self.now,
+        )
+        .expect("good settings");
+        self.registries.insert(id(name), registry);
+        outcome
+    }
+
+    fn restart(&mut self, name: &str, life: u64, restored: Restored) {
+        let outcome = self.start(name, life, life, restored);
+        self.carry(vec![(id(name), outcome)]);
+        let others: Vec<NodeId> = self.registries.keys().cloned().collect();
+        for other in others {
+            self.standing(name, other.as_str(), Standing::Alive);
+            self.standing(other.as_str(), name, Standing::Alive);
+        }
+    }
+
+    fn member(&self, node: &NodeId) -> MemberId {
+        self.registries[node].own.clone()
+    }
+
+    /// Carries out outcomes until nobody has anything to say.
+    fn carry(&mut self, mut todo: Vec<(NodeId, RegistryOutcome)>) {
+        while let Some((from, outcome)) = todo.pop() {
+            let RegistryOutcome { events, gossip_slots, gossip_nodes, send, answers, .. } = outcome;
+            self.events.extend(events.into_iter().map(|event| (from.clone(), event)));
+            self.answers
+                .extend(answers.into_iter().map(|(request, answer)| ((from.clone(), request), answer)));
+            let member = self.member(&from);
+            for (to, message) in send {
+                self.messages += 1;
+                if let Some(registry) = self.registries.get_mut(&to) {
+                    todo.insert(0, (to, registry.handle_message(&member, message, self.now)));
+                }
+            }
+            if !gossip_slots.is_empty() || !gossip_nodes.is_empty() {
+                for (to, registry) in &mut self.registries {
+                    if *to != from {
+                        let outcome =
+                            registry.handle_gossip(gossip_slots.clone(), gossip_nodes.clone(), self.now);
+                        todo.insert(0, (to.clone(), outcome));
+                    }
+                }
+            }
+        }
+    }
+
+    fn standing(&mut self, observer: &str, node: &str, standing: Standing) {
+        if let Some(registry) = self.registries.get_mut(&id(observer)) {
+            let outcome = registry.handle_standing(&id(node), standing, self.now);
+            self.carry(vec![(id(observer), outcome)]);
+        }
+    }
+
+    /// Lets time pass, in steps short enough for every alarm.
+    fn run_for(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        while self.now < end {
+            self.now = self.now + Duration::from_millis(50);
+            let due: Vec<NodeId> = self.registries.keys().cloned().collect();
+            for node in due {
+                let outcome = self.registries.get_mut(&node).expect("it is there").poll(self.now);
+                self.carry(vec![(node, outcome)]);
+            }
+        }
+    }
+
+    fn write(&mut self, at: &str, slot: u16, expected: Option<Option<Tag>>, value: &str) -> RequestId {
+        let (now, patience) = (self.now, Duration::from_secs(5));
+        let registry = self.registries.get_mut(&id(at)).expect("it is there");
+        let value = Arc::from(value.as_bytes());
+        let (request, outcome) =
+            registry.write(SlotId::new(slot), expected, value, patience, now).expect("it is the primary");
+        self.carry(vec![(id(at), outcome)]);
+        request
+    }
+
+    fn read(&mut self, at: &str, slot: u16) -> Option<(Tag, Vec<u8>)> {
+        let (now, patience) = (self.now, Duration::from_secs(5));
+        let registry = self.registries.get_mut(&id(at)).expect("it is there");
+        let (request, outcome) = registry.read(SlotId::new(slot), patience, now).expect("it is the primary");
+        self.carry(vec![(id(at), outcome)]);
+        match self.answer(at, request) {
+            Ok(Answer::Read { head }) => head.map(|head| (head.tag, head.value.to_vec())),
+            other => panic!("the read was answered with {other:?}"),
+        }
+    }
+
+    fn answer(&self, at: &str, request: RequestId) -> Result<Answer, RequestError> {
+        self.answers.get(&(id(at), request)).expect("it was answered").clone()
+    }
+
+    fn primary(&self, seen_by: &str, slot: u16) -> (NodeId, u64) {
+        let record =
+            self.registries[&id(seen_by)].map().record(SlotId::new(slot)).expect("there was an election");
+        (record.primary.clone(), record.epoch.get())
+    }
+
+    fn kill(&mut self, name: &str) -> SlotRegistry {
+        let killed = self.registries.remove(&id(name)).expect("it is there");
+        for other in NAMES {
+            self.standing(other, name, Standing::Suspect);
+        }
+        killed
+    }
+}
+
+fn memory_of(registry: &SlotRegistry) -> Restored {
+    Restored {
+        replicas: registry.replicas().map(|(slot, replica)| (slot, replica.clone())).collect(),
+        records: registry.map().records().cloned().collect(),
+        nodes: registry.nodes().filter_map(|(_, _, record)| record.cloned()).collect(),
+        clock: registry.clock(),
+        is_new_cluster: false,
+    }
+}
+
+#[test]
+fn a_node_alone_serves_all_slots_at_once() {
+    let mut alone = Trio::new(1, 16);
+    alone.run_for(Duration::from_millis(50));
+    assert!(alone.registries[&id("a")].is_ready());
+    let request = alone.write("a", 3, None, "x");
+    let Ok(Answer::Written { tag }) = alone.answer("a", request) else { panic!("not written") };
+    assert_eq!(alone.read("a", 3), Some((tag, b"x".to_vec())));
+}
+
+#[test]
+fn new_nodes_learn_from_each_other_and_share_the_slots() {
+    let mut trio = Trio::new(3, 12);
+    trio.run_for(Duration::from_millis(100));
+    for (slot, primary) in (0..12).zip(NAMES.iter().cycle()) {
+        for observer in NAMES {
+            assert_eq!(trio.primary(observer, slot), (id(primary), 1), "slot {slot} as {observer} sees it");
+        }
+    }
+    assert!(trio.registries.values().all(SlotRegistry::is_ready));
+}
+
+#[test]
+fn a_killed_primary_is_replaced_and_what_it_committed_is_there() {
+    let mut trio = Trio::new(3, 6);
+    trio.run_for(Duration::from_millis(100));
+    trio.write("a", 0, None, "kept");
+    trio.kill("a");
+    trio.run_for(Duration::from_secs(3));
+    assert_eq!(trio.primary("b", 0), (id("b"), 2));
+    assert_eq!(trio.primary("c", 0), (id("b"), 2));
+    assert_eq!(trio.read("b", 0).expect("a value").1, b"kept");
+}
+
+#[test]
+fn all_slots_of_a_dead_node_are_asked_for_in_one_message_to_each() {
+    let mut trio = Trio::new(3, 600);
+    trio.run_for(Duration::from_millis(100));
+    trio.messages = 0;
+    trio.kill("a");
+    trio.run_for(Duration::from_millis(50));
+    // 200 slots, two survivors: a few messages each, not a few hundred.
+    assert!(trio.messages < 40, "{} messages", trio.messages);
+    assert_eq!(trio.registries[&id("b")].vacant_count(), 0);
+}
+
+#[test]
+fn a_deposed_primary_cannot_write_and_steps_down() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    // Cut off: it neither hears nor says anything, and goes on to believe.
+    let mut old = trio.kill("a");
+    trio.run_for(Duration::from_secs(3));
+    assert_eq!(trio.primary("b", 0), (id("b"), 2));
+    let (request, outcome) = old
+        .write(SlotId::new(0), None, Arc::from(&b"stale"[..]), Duration::from_secs(5), trio.now)
+        .expect("it still thinks that it is the primary");
+    assert!(outcome.answers.is_empty());
+    // The way is free again; its order reaches both others.
+    trio.registries.insert(id("a"), old);
+    trio.carry(vec![(id("a"), outcome)]);
+    assert_eq!(trio.answer("a", request), Err(RequestError::Indeterminate));
+    assert_eq!(trio.read("b", 0), None);
+    let stepped = trio.events.iter().any(|(node, event)| {
+        *node == id("a") && matches!(event, SlotEvent::SteppedDown { slot, .. } if slot.get() == 0)
+    });
+    assert!(stepped);
+}
+
+#[test]
+fn conditional_writes_compare_with_what_is_there() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    let first = trio.write("a", 0, Some(None), "one");
+    let Ok(Answer::Written { tag }) = trio.answer("a", first) else { panic!("not written") };
+    let again = trio.write("a", 0, Some(None), "two");
+    assert!(matches!(trio.answer("a", again), Ok(Answer::Differs { head: Some(head) }) if head.tag == tag));
+    let swap = trio.write("a", 0, Some(Some(tag)), "two");
+    assert!(matches!(trio.answer("a", swap), Ok(Answer::Written { .. })));
+    assert_eq!(trio.read("a", 0).expect("a value").1, b"two");
+}
+
+#[test]
+fn a_node_that_lost_its_memory_votes_only_after_all_others_were_heard() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    trio.write("a", 0, None, "kept");
+    let b = trio.kill("b");
+    trio.run_for(Duration::from_secs(3));
+    // The disk of `c` is replaced while `b` is away.
+    trio.kill("c");
+    trio.restart("c", 2, Restored::default());
+    trio.run_for(Duration::from_secs(3));
+    assert_eq!(trio.registries[&id("c")].learning_from().into_iter().collect::<Vec<_>>(), [id("b")]);
+    // With `b` back, all is known again.
+    let memory = memory_of(&b);
+    trio.restart("b", 2, memory);
+    trio.run_for(Duration::from_secs(20));
+    assert!(trio.registries.values().all(SlotRegistry::is_ready));
+    trio.kill("a");
+    trio.run_for(Duration::from_secs(3));
+    let (primary, _) = trio.primary("c", 0);
+    assert_eq!(trio.read(primary.as_str(), 0).expect("a value").1, b"kept");
+}
+
+#[test]
+fn a_restarted_primary_takes_a_new_epoch() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    trio.write("a", 0, None, "kept");
+    let memory = memory_of(&trio.registries[&id("a")]);
+    trio.registries.remove(&id("a"));
+    trio.restart("a", 2, memory);
+    trio.run_for(Duration::from_secs(1));
+    assert_eq!(trio.primary("c", 0), (id("a"), 2));
+    assert_eq!(trio.read("a", 0).expect("a value").1, b"kept");
+}
+
+#[test]
+fn a_node_that_leaves_hands_its_slots_over_and_gets_them_back() {
+    let mut trio = Trio::new(3, 6);
+    trio.run_for(Duration::from_millis(100));
+    let now = trio.now;
+    let outcome = trio.registries.get_mut(&id("a")).expect("it is there").leave(now);
+    trio.carry(vec![(id("a"), outcome)]);
+    assert!(trio.registries[&id("a")].is_drained());
+    assert_eq!(trio.primary("c", 0), (id("b"), 2));
+    let memory = memory_of(&trio.registries[&id("a")]);
+    trio.registries.remove(&id("a"));
+    trio.restart("a", 2, memory);
+    trio.run_for(Duration::from_secs(60));
+    assert_eq!(trio.primary("c", 0), (id("a"), 3));
+}
+
+#[test]
+fn a_primary_that_says_nothing_is_replaced_though_membership_holds_it_alive() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    trio.registries.remove(&id("a"));
+    trio.run_for(Duration::from_secs(14));
+    assert_eq!(trio.primary("b", 0), (id("a"), 1));
+    trio.run_for(Duration::from_secs(4));
+    assert_eq!(trio.primary("b", 0), (id("b"), 2));
+}
+
+#[test]
+fn a_candidate_is_refused_while_the_primary_is_held_alive() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    // Only `b` lost sight of `a`.
+    trio.standing("b", "a", Standing::Suspect);
+    trio.run_for(Duration::from_secs(3));
+    assert_eq!(trio.primary("c", 0).0, id("a"));
+    let request = trio.write("a", 0, None, "x");
+    assert!(matches!(trio.answer("a", request), Ok(Answer::Written { .. })));
+}
