@@ -1,5 +1,6 @@
 //! The slots of a cluster and who serves them: a dense array of records, with digests to find what differs.
 
+use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -37,7 +38,7 @@ impl SlotMap {
     ///
     /// # Errors
     /// It contradicts what was known. The map has then taken the one that precedes, as every other node does.
-    pub fn merge(&mut self, record: SlotRecord) -> Result<bool, SlotConflict> {
+    pub fn merge(&mut self, record: SlotRecord) -> Result<bool, Box<SlotConflict>> {
         let bucket = bucket_of(record.slot);
         let Some(place) = self.records.get_mut(record.slot.index()) else { return Ok(false) };
         let conflict = match place {
@@ -51,7 +52,7 @@ impl SlotMap {
             *place = Some(record);
             self.refresh(bucket);
         }
-        conflict.map_or(Ok(is_newer), Err)
+        conflict.map_or(Ok(is_newer), |conflict| Err(Box::new(conflict)))
     }
 
     /// The record of a slot.

@@ -501,7 +501,7 @@ impl SlotRegistry {
             SlotMessage::Store { slot, epoch, head } => self.take_store(peer, slot, epoch, &head, now, out),
             SlotMessage::Stored { slot, epoch, tag } => self.take_stored(peer, slot, epoch, tag, now, out),
             SlotMessage::Confirm { slot, epoch, nonce } => {
-                self.take_confirm(peer, slot, epoch, nonce, now, out)
+                self.take_confirm(peer, slot, epoch, nonce, now, out);
             }
             SlotMessage::Confirmed { slot, epoch, nonce } => {
                 self.take_confirmed(peer, slot, epoch, nonce, now, out);

@@ -1,5 +1,6 @@
 //! What the registry takes in and gives out.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -120,7 +121,7 @@ pub enum SlotEvent {
         slot: SlotId,
     },
     /// Two primaries of one epoch. A promise was broken: a disk lost what it had acknowledged, or a log was tampered with.
-    Conflict(SlotConflict),
+    Conflict(Box<SlotConflict>),
     /// Another process claims to be this node.
     NameTaken {
         /// What it says of itself.

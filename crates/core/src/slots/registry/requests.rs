@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use super::super::id::{SlotEpoch, SlotId, Tag};
 use super::super::message::SlotMessage;
-use super::super::reign::{Head, VALUE_BYTES_MAX};
+use super::super::reign::{Head, Reign, VALUE_BYTES_MAX};
 use super::outcome::Request;
 use super::{Answer, Out, RegistryOutcome, RequestError, RequestId, SlotRegistry, Waiting};
 use crate::id::NodeId;
@@ -117,7 +117,7 @@ impl SlotRegistry {
         let nonce = self.rng.u64(..);
         kept.in_flight = Some(InFlight::Confirming { request: id, nonce, by: BTreeSet::new(), answer });
         self.confirm_now(slot, now, out);
-        let epoch = self.slots.get(&slot).and_then(|kept| kept.reign.as_ref()).map(|reign| reign.epoch());
+        let epoch = self.slots.get(&slot).and_then(|kept| kept.reign.as_ref()).map(Reign::epoch);
         if let Some(epoch) = epoch {
             self.take_confirmed(&own, slot, epoch, nonce, now, out);
         }
