@@ -12,6 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "grain.proto",
         "pubsub.proto",
         "membership.proto",
+        "slots.proto",
     ];
     let descriptors = protox::compile(files, ["proto"])?;
     prost_build::Config::new()

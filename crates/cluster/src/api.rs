@@ -36,7 +36,7 @@ use crate::membership::MembershipHandle;
 use crate::metrics::{MetricFamily, MetricsConfig, MetricsError};
 use crate::pubsub::PubSub;
 use crate::remote::Remote;
-pub(crate) use exposition::Exposition;
+pub use exposition::Exposition;
 
 /// The parts of a node that are asked.
 #[derive(Clone)]
@@ -59,16 +59,23 @@ pub(crate) struct ApiServer {
 
 impl ApiServer {
     /// Answers on `listen` for the node that `sources` belong to.
-    pub(crate) async fn start(listen: SocketAddr, sources: ApiSources) -> Result<Self, ApiError> {
+    pub(crate) async fn start(
+        listen: SocketAddr,
+        sources: ApiSources,
+        extension: Option<Arc<dyn ApiExtension>>,
+    ) -> Result<Self, ApiError> {
         let listener = TcpListener::bind(listen).await.map_err(|error| ApiError::bind(listen, &error))?;
         let (leaving, waits): (Arc<AtomicBool>, Arc<AtomicU64>) = Default::default();
-        let answers = Answers { sources, leaving: Arc::clone(&leaving), waits: Arc::clone(&waits) };
+        let added = extension.as_ref().map(|extension| extension.routes());
+        let (leaving_too, waits_too) = (Arc::clone(&leaving), Arc::clone(&waits));
+        let answers = Answers { sources, leaving: leaving_too, waits: waits_too, extension };
         let router = Router::new()
             .route("/healthz", get(healthz))
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics))
             .fallback(not_found)
-            .with_state(answers);
+            .with_state(answers)
+            .merge(added.unwrap_or_default());
         let bounds = HttpBounds { connections_max: CONNECTIONS_MAX, request_timeout: REQUEST_TIMEOUT };
         let server = HttpServer::start(listener, router, bounds, waits)
             .map_err(|error| ApiError::bind(listen, &error))?;
@@ -89,6 +96,21 @@ impl ApiServer {
     pub(crate) async fn stop(self) {
         self.server.stop().await;
     }
+}
+
+/// What an application adds to the api listener of its node.
+pub trait ApiExtension: Send + Sync + 'static {
+    /// Further paths. They must not repeat those of the node, and the router must have no fallback.
+    fn routes(&self) -> Router;
+
+    /// Whether the application is ready too; the node is not ready before that.
+    ///
+    /// # Errors
+    /// Why not, for whoever asks `/readyz`.
+    fn check_ready(&self) -> Result<(), String>;
+
+    /// Adds its numbers to `/metrics`.
+    fn expose(&self, text: &mut Exposition);
 }
 
 /// The api listener could not be opened. Nothing was started.
@@ -125,11 +147,13 @@ struct Answers {
     sources: ApiSources,
     leaving: Arc<AtomicBool>,
     waits: Arc<AtomicU64>,
+    extension: Option<Arc<dyn ApiExtension>>,
 }
 
 /// Why nobody should begin anything with a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum NotReady {
+    Application(String),
     Leaving,
     Client,
     Ended,
@@ -140,6 +164,7 @@ enum NotReady {
 impl fmt::Display for NotReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Application(reason) => reason,
             Self::Leaving => "the node is leaving",
             Self::Client => "the node is a client and no member",
             Self::Ended => "the membership of the node has ended",
@@ -170,7 +195,11 @@ impl Answers {
         if !core.members().iter().any(|member| member.id.node == *node) {
             return Err(NotReady::NotListed);
         }
-        Ok(())
+        drop(core);
+        match &self.extension {
+            Some(extension) => extension.check_ready().map_err(NotReady::Application),
+            None => Ok(()),
+        }
     }
 
     fn exposition(&self) -> Result<String, MetricsError> {
@@ -185,6 +214,9 @@ impl Answers {
             "synod_api",
             &[("waits", "How often all connections of this listener were in use.", waits)],
         );
+        if let Some(extension) = &self.extension {
+            extension.expose(&mut text);
+        }
         Ok(text.finish())
     }
 }
@@ -248,7 +280,7 @@ async fn metrics(State(answers): State<Answers>) -> Response {
 }
 
 async fn not_found() -> (StatusCode, &'static str) {
-    (StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics\n")
+    (StatusCode::NOT_FOUND, "there is nothing here; /healthz, /readyz and /metrics are always there\n")
 }
 
 /// Most connections at a time.

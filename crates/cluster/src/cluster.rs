@@ -9,23 +9,25 @@
 //! stream says why. Peers are found through seeds (synod nodes), or through a list of health addresses, which is how
 //! protoactor-go nodes take part.
 
+mod config;
 mod follower;
 mod road;
 
+pub use config::{ClusterConfig, Discovery};
 pub use road::{RemoteGossipCarrier, RemoteGossipTransport};
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Name;
 use synod_core::gossip::{ConsensusChecker, ExtractError, GossipKey, GossipMemberId, GossipValue};
 use synod_core::grains::ResolveResult;
-use synod_core::membership::{ClusterEvent, Member, MembershipCoordinatorConfig};
+use synod_core::membership::{ClusterEvent, Member};
 use synod_core::roster::{Roster, RosterConfig, RosterMember};
-use synod_core::{Authority, MemberId, NodeId};
+use synod_core::{Authority, MemberId};
 use synod_wire::cluster::{ClusterTopology, Member as WireMember};
 use synod_wire::{names, payload};
 use tokio::sync::mpsc;
@@ -35,120 +37,18 @@ use crate::api::{ApiServer, ApiSources};
 use crate::automanaged::{AutomanagedConfig, AutomanagedProvider};
 use crate::clock::MonotonicClock;
 use crate::core::{AlreadyStarted, ClusterCore, ClusterMode};
-use crate::event_stream::{EventStream, EventStreamConfig};
+use crate::event_stream::EventStream;
 use crate::extension::ClusterExtension;
-use crate::gossiper::{Gossiper, GossiperError, TokioGossiper, TokioGossiperConfig};
-use crate::grains::{Audience, Broadcasts, GrainKind, GrainRef, GrainService, Grains, GrainsConfig};
-use crate::incarnation::{IncarnationStore, MemoryIncarnationStore};
+use crate::gossiper::{Gossiper, GossiperError, TokioGossiper};
+use crate::grains::{Audience, Broadcasts, GrainKind, GrainRef, GrainService, Grains};
 use crate::membership::{MembershipDriver, MembershipExit, MembershipHandle, MembershipTask};
-use crate::metrics::{ClusterMetrics, MetricsConfig, MetricsError, Reporter};
+use crate::metrics::{ClusterMetrics, MetricsError, Reporter};
 use crate::provider::{ClusterProvider, ClusterProviderError};
-use crate::pubsub::{PubSub, PubSubConfig};
+use crate::pubsub::PubSub;
 use crate::remote::{Remote, RemoteConfig};
 use crate::roster::{KINDS_KEY, RosterTask, RosterWiring};
 use follower::Follower;
 use road::GossipLetters;
-
-/// How a node finds the others.
-#[derive(Clone, Debug)]
-pub enum Discovery {
-    /// By the seeds of its membership settings. For clusters of synod nodes only.
-    Seeds,
-    /// By polling health addresses, as protoactor-go's automanaged provider does.
-    Automanaged(AutomanagedConfig),
-}
-
-/// What a node is made of.
-#[derive(Clone)]
-pub struct ClusterConfig {
-    /// The name of the node.
-    pub node: NodeId,
-    /// Where it listens, and the bounds of its connections.
-    pub remote: RemoteConfig,
-    /// How membership behaves, and the seeds to join.
-    pub membership: MembershipCoordinatorConfig,
-    /// How gossip behaves. Default [`TokioGossiperConfig::default`]; [`TokioGossiperConfig::protoactor`] beside Go nodes.
-    pub gossip: TokioGossiperConfig,
-    /// How it finds the others. Default [`Discovery::Seeds`].
-    pub discovery: Discovery,
-    /// The kinds of grains that it hosts. Default none.
-    pub kinds: Vec<GrainKind>,
-    /// How grains are placed, hosted and called.
-    pub grains: GrainsConfig,
-    /// How topics and their subscribers behave. Grains that subscribe are placed as `grains` says.
-    pub pubsub: PubSubConfig,
-    /// Bounds of the event stream.
-    pub events: EventStreamConfig,
-    /// Where the node answers questions about itself over HTTP, see [`api`](crate::api). Nothing there is authenticated.
-    /// Default nowhere.
-    pub api: Option<SocketAddr>,
-    /// Which numbers are kept, and where they are told.
-    pub metrics: MetricsConfig,
-    /// Where the number of the last life is kept. Default in memory, counted from the time of day, for nodes that keep
-    /// nothing across restarts.
-    pub incarnations: Arc<Mutex<dyn IncarnationStore>>,
-    /// How long a shutdown waits for messages that are still queued. 0 to 10 min. Default 5 s.
-    pub shutdown_patience: Duration,
-    /// Feeds the choice of peers and every other chance, where a part has no seed of its own. A fixed seed makes a run
-    /// repeatable; `None`, the default, draws one at every start.
-    pub seed: Option<u64>,
-}
-
-impl ClusterConfig {
-    /// The defaults for `node` with these settings of its connections.
-    #[must_use]
-    pub fn new(node: NodeId, remote: RemoteConfig) -> Self {
-        Self {
-            node,
-            remote,
-            membership: MembershipCoordinatorConfig::default(),
-            gossip: TokioGossiperConfig::default(),
-            discovery: Discovery::Seeds,
-            kinds: Vec::new(),
-            grains: GrainsConfig::default(),
-            pubsub: PubSubConfig::default(),
-            events: EventStreamConfig::default(),
-            api: None,
-            metrics: MetricsConfig::default(),
-            incarnations: Arc::new(Mutex::new(MemoryIncarnationStore::from_wall_clock())),
-            shutdown_patience: Duration::from_secs(5),
-            seed: None,
-        }
-    }
-
-    /// Checks every part.
-    ///
-    /// # Errors
-    /// The first setting that cannot be used, by name.
-    pub fn validate(&self) -> Result<(), ClusterProviderError> {
-        self.remote.validate().map_err(|error| ClusterProviderError::Remote(error.into()))?;
-        self.membership.validate()?;
-        self.gossip.validate().map_err(GossiperError::from)?;
-        self.grains.validate().map_err(|error| ClusterProviderError::Grains(error.into()))?;
-        self.pubsub.validate()?;
-        self.metrics.validate()?;
-        if let Discovery::Automanaged(automanaged) = &self.discovery {
-            automanaged.validate().map_err(|error| ClusterProviderError::Automanaged(error.into()))?;
-        }
-        if self.shutdown_patience > SHUTDOWN_PATIENCE_MAX {
-            return Err(ClusterProviderError::ShutdownPatience { value: self.shutdown_patience });
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for ClusterConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClusterConfig")
-            .field("node", &self.node)
-            .field("remote", &self.remote)
-            .field("membership", &self.membership)
-            .field("gossip", &self.gossip)
-            .field("discovery", &self.discovery)
-            .field("kinds", &self.kinds)
-            .finish_non_exhaustive()
-    }
-}
 
 /// One node of a cluster on real sockets. Dropping it stops the node without a word to the others, as a crash would.
 pub struct Cluster {
@@ -360,6 +260,7 @@ impl Cluster {
         let remote = RemoteConfig { call_schemas, ..self.config.remote.clone() };
         let started = match Remote::bind(remote, self.stream.clone(), self.clock).await {
             Ok(remote) => {
+                self.config.services.iter().for_each(|service| remote.serve(Arc::clone(service)));
                 let mut parts = Parts::new(remote);
                 let started = self.start_parts(mode, &mut parts).await;
                 self.parts = Some(parts);
@@ -473,7 +374,7 @@ impl Cluster {
             parts.reporter = Some(Reporter::start(interval, sources.clone()));
         }
         if let Some(listen) = self.config.api {
-            parts.api = Some(ApiServer::start(listen, sources).await?);
+            parts.api = Some(ApiServer::start(listen, sources, self.config.extension.clone()).await?);
         }
         Ok(())
     }
@@ -692,4 +593,3 @@ fn topology_key() -> GossipKey {
 
 /// Most nodes that were polled and wait to be told to membership.
 const HINTS_MAX: usize = 64;
-const SHUTDOWN_PATIENCE_MAX: Duration = Duration::from_secs(600);

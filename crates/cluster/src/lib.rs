@@ -64,7 +64,7 @@ mod testing;
 pub mod transport;
 
 pub use self::core::{AlreadyStarted, ClusterCore, ClusterMode, TopologyListener};
-pub use api::ApiError;
+pub use api::{ApiError, ApiExtension, Exposition};
 pub use automanaged::{AutomanagedConfig, AutomanagedConfigError, AutomanagedError, AutomanagedProvider};
 pub use clock::MonotonicClock;
 pub use cluster::{Cluster, ClusterConfig, Discovery};
@@ -78,7 +78,7 @@ pub use gossiper::{
 pub use incarnation::{IncarnationStore, IncarnationStoreError, MemoryIncarnationStore};
 pub use membership::{
     Departure, MembershipCounters, MembershipDriver, MembershipDriverError, MembershipExit, MembershipHandle,
-    MembershipHandleError, MembershipTask, MembershipView, QuarantineListener,
+    MembershipHandleError, MembershipTask, MembershipView, MembershipViews, QuarantineListener,
 };
 pub use metrics::{
     ClusterMetrics, EventCount, EventResult, EventSummary, MetricFamily, MetricsConfig, MetricsConfigError,

@@ -15,6 +15,7 @@ mod task;
 
 pub use task::{
     Departure, MembershipExit, MembershipHandle, MembershipHandleError, MembershipTask, MembershipView,
+    MembershipViews,
 };
 
 use std::collections::BTreeSet;
@@ -165,6 +166,18 @@ impl<T: GossipTransport> MembershipDriver<T> {
     /// As [`handle_join`](Self::handle_join).
     pub fn handle_down(&mut self, node: &NodeId, now: TimerInstant) -> Result<(), MembershipDriverError> {
         self.step(now, |coordinator| coordinator.handle_down(node, now))
+    }
+
+    /// Another detector says that `node` is gone.
+    ///
+    /// # Errors
+    /// As [`handle_join`](Self::handle_join).
+    pub fn handle_suspicion(
+        &mut self,
+        node: &NodeId,
+        now: TimerInstant,
+    ) -> Result<(), MembershipDriverError> {
+        self.step(now, |coordinator| coordinator.handle_suspicion(node, now))
     }
 
     /// A sign of life of `member` that did not come as gossip.

@@ -27,6 +27,7 @@ mod mailbox;
 mod memory_network;
 mod message;
 mod network;
+mod peer_service;
 mod pid;
 mod post;
 mod process;
@@ -44,6 +45,7 @@ pub use link::Lane;
 pub use memory_network::MemoryNetwork;
 pub use message::{DecodeMessageError, Message, TypeName};
 pub use network::Network;
+pub use peer_service::PeerService;
 pub use pid::Pid;
 pub use process::{Letter, Process, ProcessEnded, RegisterError, SystemMessage};
 pub use requests::RequestError;
@@ -135,6 +137,7 @@ impl Remote {
             tasks: Mutex::default(),
             works: Works::new(),
             schema_listener: Mutex::default(),
+            services: Mutex::default(),
             shutdown: watch::Sender::new(false),
             connections: AtomicU64::new(0),
         });
@@ -143,6 +146,11 @@ impl Remote {
         drop(inner.processes.add(&inner.requests_pid.shared_id(), pending));
         inner.spawn(Arc::clone(&inner).run_timer());
         Ok(Self { inner })
+    }
+
+    /// Serves `service` to peers too, on the same listener. Before [`open`](Self::open) nobody can call it.
+    pub fn serve(&self, service: Arc<dyn PeerService>) {
+        lock(&self.inner.services).push(service);
     }
 
     /// Takes and opens connections from now on. `member_id` is what peers know this life of the node by. Called again
@@ -582,6 +590,7 @@ struct Inner {
     tasks: Mutex<JoinSet<()>>,
     works: Works,
     schema_listener: Mutex<Option<Arc<SchemaListener>>>,
+    services: Mutex<Vec<Arc<dyn PeerService>>>,
     shutdown: watch::Sender<bool>,
     connections: AtomicU64,
 }

@@ -73,3 +73,9 @@ pub mod cluster {
 pub mod membership {
     include!(concat!(env!("OUT_DIR"), "/synod.membership.rs"));
 }
+
+/// Package `synod.slots.v1`: what the slot registries of synod nodes say to each other. From `proto/slots.proto`.
+#[allow(missing_docs, clippy::all)]
+pub mod slots {
+    include!(concat!(env!("OUT_DIR"), "/synod.slots.v1.rs"));
+}

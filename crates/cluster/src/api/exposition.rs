@@ -15,24 +15,24 @@ use crate::remote::Remote;
 
 /// A text that grows family by family.
 #[derive(Debug, Default)]
-pub(crate) struct Exposition {
+pub struct Exposition {
     text: String,
 }
 
 impl Exposition {
     /// Begins a family of values that go up and down.
-    pub(crate) fn gauge(&mut self, name: &str, help: &str) {
+    pub fn gauge(&mut self, name: &str, help: &str) {
         self.family(name, "gauge", help);
     }
 
     /// A gauge with a single value.
-    pub(crate) fn one_gauge(&mut self, name: &str, help: &str, value: u64) {
+    pub fn one_gauge(&mut self, name: &str, help: &str, value: u64) {
         self.gauge(name, help);
         self.sample(name, &[], value);
     }
 
     /// Counters by name, help and value, each a family `<prefix>_<name>_total`.
-    pub(crate) fn counters(&mut self, prefix: &str, counters: &[(&str, &str, u64)]) {
+    pub fn counters(&mut self, prefix: &str, counters: &[(&str, &str, u64)]) {
         for (name, help, value) in counters {
             let name = format!("{prefix}_{name}_total");
             self.family(&name, "counter", help.trim());
@@ -41,7 +41,7 @@ impl Exposition {
     }
 
     /// One sample of the family at hand.
-    pub(crate) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+    pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         self.text.push_str(name);
         for (index, (label, text)) in labels.iter().enumerate() {
             let before = if index == 0 { '{' } else { ',' };

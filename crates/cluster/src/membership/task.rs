@@ -173,6 +173,7 @@ impl<T: GossipTransport + 'static> MembershipTask<T> {
             Request::Join(member, authority) => self.driver.handle_join(&member, &authority, now),
             Request::Leave(node) => self.driver.handle_leave(&node, now),
             Request::Down(node) => self.driver.handle_down(&node, now),
+            Request::Suspect(node) => self.driver.handle_suspicion(&node, now),
             Request::Quarantine(authority, reason) => self.driver.handle_quarantine(&authority, reason, now),
             Request::Release(authority) => self.driver.release(&authority, now),
         }
@@ -221,6 +222,14 @@ impl MembershipHandle {
     /// As [`join`](Self::join).
     pub async fn down(&self, node: NodeId) -> Result<(), MembershipHandleError> {
         self.ask(Request::Down(node)).await
+    }
+
+    /// Reports that another detector holds `node` for gone. It is suspected until it is heard again.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    pub async fn suspect(&self, node: NodeId) -> Result<(), MembershipHandleError> {
+        self.ask(Request::Suspect(node)).await
     }
 
     /// Keeps `authority` out.
@@ -286,7 +295,7 @@ impl MembershipHandle {
     }
 
     /// Every view from now on, the present one first.
-    pub(crate) fn views(&self) -> MembershipViews {
+    pub fn views(&self) -> MembershipViews {
         let mut shown = self.shown.clone();
         shown.mark_changed();
         MembershipViews { shown }
@@ -380,13 +389,13 @@ pub enum MembershipExit {
 
 /// The views of a node, one after another. Who is slow misses some, but never the latest.
 #[derive(Debug)]
-pub(crate) struct MembershipViews {
+pub struct MembershipViews {
     shown: watch::Receiver<Shown>,
 }
 
 impl MembershipViews {
     /// The next view; `None` once the membership has ended.
-    pub(crate) async fn next(&mut self) -> Option<Arc<MembershipView>> {
+    pub async fn next(&mut self) -> Option<Arc<MembershipView>> {
         self.shown.changed().await.ok()?;
         let shown = self.shown.borrow_and_update();
         shown.exit.is_none().then(|| Arc::clone(&shown.view))
@@ -484,6 +493,7 @@ enum Request {
     Join(MemberId, Authority),
     Leave(NodeId),
     Down(NodeId),
+    Suspect(NodeId),
     Quarantine(Authority, QuarantineReason),
     Release(Authority),
 }

@@ -120,8 +120,13 @@ async fn answer(
     request: Request<Body>,
 ) -> Response<Body> {
     if request.uri().path() != names::RECEIVE_METHOD {
+        if let Some(service) = inner.service_for(request.uri().path()) {
+            // Whoever calls a service says who it is in its own way.
+            established.set();
+            return service.call(request).await;
+        }
         inner.refuse(&peer, &format!("a call of {}; it was refused", request.uri().path()));
-        return Status::unimplemented("this node serves remote.Remoting/Receive only").into_http();
+        return Status::unimplemented("this node does not serve that").into_http();
     }
     tonic::server::Grpc::new(FrameCodec)
         .max_decoding_message_size(FRAME_BYTES_RECEIVED_MAX)

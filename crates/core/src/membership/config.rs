@@ -54,6 +54,10 @@ pub struct MembershipCoordinatorConfig {
     pub members_max: usize,
     /// Addresses to ask for admission. Without any, the node starts a cluster of its own. Default none.
     pub seeds: Vec<Authority>,
+    /// When none of the seeds has let the node in for so long, it starts a cluster of its own all the same, and merges with
+    /// theirs when they meet. For nodes that are each other's seeds; they should wait differently long. 0 to 1 h. Default
+    /// `None`: it goes on asking.
+    pub form_alone_after: Option<Duration>,
 }
 
 impl Default for MembershipCoordinatorConfig {
@@ -78,6 +82,7 @@ impl Default for MembershipCoordinatorConfig {
             poll_lateness_max: Duration::from_secs(1),
             members_max: 10_000,
             seeds: Vec::new(),
+            form_alone_after: None,
         }
     }
 }
@@ -111,6 +116,14 @@ impl MembershipCoordinatorConfig {
         if self.topology_emit_interval > hour {
             let (field, value) = ("topology_emit_interval", self.topology_emit_interval);
             return Err(ConfigError::Duration { field, value, min: Duration::ZERO, max: hour });
+        }
+        if let Some(value) = self.form_alone_after.filter(|value| *value > hour) {
+            return Err(ConfigError::Duration {
+                field: "form_alone_after",
+                value,
+                min: Duration::ZERO,
+                max: hour,
+            });
         }
         let counts = [
             ("heartbeat_monitors", self.heartbeat_monitors, 100),

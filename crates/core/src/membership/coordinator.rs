@@ -170,6 +170,14 @@ impl MembershipCoordinator {
         self.member_run()?.step(now, |run, out| run.down(node, now, out))
     }
 
+    /// Another detector, SWIM for one, says that `node` is gone. It is suspected at once; a heartbeat refutes that.
+    ///
+    /// # Errors
+    /// Refused for clients, for unknown nodes and for this node itself. Of one that is suspect or gone it changes nothing.
+    pub fn handle_suspicion(&mut self, node: &NodeId, now: TimerInstant) -> Outcome {
+        self.member_run()?.step(now, |run, out| run.suspicion(node, now, out))
+    }
+
     /// A sign of life of `member`.
     ///
     /// # Errors

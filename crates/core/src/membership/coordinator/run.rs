@@ -62,6 +62,8 @@ pub(super) struct Run {
     pub(super) next_reconnect_at: TimerInstant,
     /// Present until some member has taken us in.
     pub(super) joining: Option<Joining>,
+    /// When a node that nobody takes in goes on alone.
+    pub(super) form_alone_at: Option<TimerInstant>,
     pub(super) rng: fastrand::Rng,
     pub(super) superseded: bool,
     /// Whether this node announced that it goes.
@@ -112,6 +114,7 @@ impl Run {
             heartbeats_sent: 0,
             next_reconnect_at: now + config.reconnect_interval,
             joining: None,
+            form_alone_at: None,
             superseded: false,
             leaving: false,
             rng,
@@ -153,6 +156,33 @@ impl Run {
             self.become_up(now, out);
         } else {
             self.joining = Some(Joining { contacts, attempts: 0, next_at: now, yielding: false });
+            let patience =
+                self.config.form_alone_after.filter(|_| self.mode == MembershipCoordinatorState::Member);
+            self.form_alone_at = patience.map(|patience| now + patience);
+        }
+    }
+
+    /// Another detector than this node's own says that `node` is gone. Its next heartbeat refutes that.
+    pub(super) fn suspicion(
+        &mut self,
+        node: &NodeId,
+        now: TimerInstant,
+        out: &mut MembershipCoordinatorOutcome,
+    ) -> Result<(), MembershipError> {
+        if *node == self.own.node {
+            return Err(MembershipError::NotOneself { node: node.clone() });
+        }
+        if self.table.record(node).is_none() {
+            return Err(MembershipError::UnknownNode { node: node.clone() });
+        }
+        self.suspect(node, now, out);
+        Ok(())
+    }
+
+    fn suspect(&mut self, node: &NodeId, now: TimerInstant, out: &mut MembershipCoordinatorOutcome) {
+        if self.table.record(node).is_some_and(|record| record.status.is_reachable()) {
+            self.change(node, NodeStatus::Suspect, now, out);
+            self.tell_accused(node, out);
         }
     }
 
@@ -282,11 +312,8 @@ impl Run {
         let observed = self.observed(now);
         let extra_pause = self.config.phi.acceptable_pause * self.health.score();
         while let Some(effect) = self.detector.poll(observed, extra_pause) {
-            if let PhiEffect::Suspect(node) = effect
-                && self.table.record(&node).is_some_and(|record| record.status.is_reachable())
-            {
-                self.change(&node, NodeStatus::Suspect, now, out);
-                self.tell_accused(&node, out);
+            if let PhiEffect::Suspect(node) = effect {
+                self.suspect(&node, now, out);
             }
         }
         while let Some(node) = self.timers.pop_due(observed) {
@@ -302,6 +329,12 @@ impl Run {
         if self.next_round_at <= now {
             self.next_round_at = now + self.config.gossip_interval;
             self.gossip_round(now, out);
+        }
+        if self.form_alone_at.is_some_and(|at| at <= now) {
+            self.form_alone_at = None;
+            if self.joining.take().is_some() {
+                self.become_up(now, out);
+            }
         }
         if self.joining.as_ref().is_some_and(|joining| joining.next_at <= now) {
             self.ask_to_join(now, out);
@@ -619,6 +652,7 @@ impl Run {
             Some(self.next_heartbeat_at),
             Some(self.next_reconnect_at),
             self.joining.as_ref().map(|joining| joining.next_at),
+            self.form_alone_at,
             self.quarantine.next_expiry(),
             self.window.closes_at(),
         ];

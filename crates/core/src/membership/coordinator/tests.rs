@@ -1002,6 +1002,38 @@ fn a_joining_node_that_nobody_answers_keeps_asking_ever_less_often() {
     assert!(subject.sent.iter().all(|sent| sent.target == address("seed")), "nobody asks oneself");
 }
 
+#[test]
+fn a_node_that_nobody_lets_in_goes_on_alone_if_it_may() {
+    let config = MembershipCoordinatorConfig {
+        seeds: vec![address("seed")],
+        form_alone_after: Some(3 * SECOND),
+        ..MembershipCoordinatorConfig::default()
+    };
+    let mut subject = Subject::alone(config);
+    subject.pass(2 * SECOND);
+    assert_eq!(subject.status("self"), NodeStatus::Joining);
+    subject.pass(2 * SECOND);
+    assert_eq!(subject.status("self"), NodeStatus::Up);
+    // It goes on to look for the seed.
+    subject.sent.clear();
+    subject.pass(20 * SECOND);
+    assert!(subject.sent.iter().any(|sent| sent.target == address("seed")));
+}
+
+#[test]
+fn the_word_of_another_detector_makes_a_suspect_until_it_is_heard() {
+    let mut subject = Subject::without_gossip();
+    subject.join_up("a");
+    subject.pass_with_beats(5 * SECOND, &["a"]);
+    subject.ok(|c, now| c.handle_suspicion(&node("a"), now));
+    assert_eq!(subject.status("a"), NodeStatus::Suspect);
+    subject.pass_with_beats(2 * SECOND, &["a"]);
+    assert_eq!(subject.status("a"), NodeStatus::Up);
+    let now = subject.now;
+    assert!(subject.coordinator.handle_suspicion(&node("self"), now).is_err());
+    assert!(subject.coordinator.handle_suspicion(&node("stranger"), now).is_err());
+}
+
 // --- health and downing --------------------------------------------------------------------------------------------
 
 #[test]
