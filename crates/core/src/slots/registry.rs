@@ -367,6 +367,12 @@ impl SlotRegistry {
         remembered.map(|(id, slot)| (*id, &slot.replica))
     }
 
+    /// This node, in this life.
+    #[must_use]
+    pub const fn own(&self) -> &MemberId {
+        &self.own
+    }
+
     /// The beginning of the cluster.
     #[must_use]
     pub const fn bootstrap(&self) -> &Arc<BootstrapState> {
