@@ -235,6 +235,7 @@ impl ApiExtension for StoreApi {
             ("refusals", "Epochs that this node did not promise.", counters.refusals),
             ("conflicts", "Records that contradicted each other. Must be 0.", counters.conflicts),
             ("clocks_ahead", "Stamps of clocks that were too far ahead.", counters.clocks_ahead),
+            ("envelopes_refused", "Envelopes of gossip that were ignored.", registry.refused_envelopes()),
             ("strangers", "Messages of strangers and of lives that are over.", counters.strangers),
             ("messages_delivered", "Messages to other registries that arrived.", delivered),
             ("messages_failed", "Messages to other registries that did not arrive.", failed),

@@ -303,7 +303,7 @@ fn cluster_config(
     api: &StoreApi,
 ) -> Result<ClusterConfig, NodeError> {
     let address = |error: synod_core::AuthorityError| NodeError::Address(error.to_string());
-    let mut remote = RemoteConfig::listen_on(SocketAddr::new(own.bind.ip(), own.ports.peer));
+    let mut remote = RemoteConfig::new(SocketAddr::new(own.bind.ip(), own.ports.peer));
     remote.advertised = Some(own.peer().map_err(address)?);
     let mut config = ClusterConfig::new(own.node.clone(), remote);
     let mut seeds = Vec::new();
@@ -435,7 +435,12 @@ async fn follow_hints(
                     }
                 }
                 Ok(Envelope { body: EnvelopeBody::BootstrapSnapshot(state), .. }) => {
-                    registry.note_bootstrap(&state);
+                    // Of the same cluster, so of the same layout; which of them wrote it down first matters to nobody here.
+                    let differing = bootstrap.differences(&state);
+                    if !differing.is_empty() {
+                        let settings = differing.join(", ");
+                        tracing::warn!(%from, settings, "a node of this cluster runs with other settings");
+                    }
                 }
                 Err(refusal) => {
                     registry.note_refused_envelope();

@@ -11,7 +11,8 @@
 //! written any more.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -60,6 +61,7 @@ pub struct RegistryHandle {
     exit: watch::Receiver<Option<RegistryExit>>,
     cluster: ClusterId,
     clock: MonotonicClock,
+    refused_envelopes: Arc<AtomicU64>,
 }
 
 /// Why a registry ended.
@@ -77,6 +79,16 @@ pub enum RegistryExit {
         /// The other life.
         by: MemberId,
     },
+}
+
+impl fmt::Display for RegistryExit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stopped => f.write_str("it was stopped"),
+            Self::DiskFailed { reason } => write!(f, "its disk failed: {reason}"),
+            Self::NameTaken { by } => write!(f, "the name of this node was taken over by {by}"),
+        }
+    }
 }
 
 impl RegistryHandle {
@@ -125,7 +137,7 @@ impl RegistryHandle {
             // Everybody who is interested has a receiver; nobody may be.
             exit.send_replace(Some(ended));
         });
-        Ok(Self { commands, machine, peers, events, exit: exited, cluster, clock })
+        Ok(Self { commands, machine, peers, events, exit: exited, cluster, clock, refused_envelopes: Arc::default() })
     }
 
     /// Messages of the registry of `from`.
@@ -252,11 +264,7 @@ impl RegistryHandle {
     /// The reason, for people.
     pub fn check_ready(&self) -> Result<(), String> {
         if let Some(exit) = &*self.exit.borrow() {
-            return Err(match exit {
-                RegistryExit::Stopped => "the registry is stopped".to_owned(),
-                RegistryExit::DiskFailed { reason } => format!("the disk of the registry failed: {reason}"),
-                RegistryExit::NameTaken { by } => format!("the name of this node was taken over by {by}"),
-            });
+            return Err(format!("the registry ended: {exit}"));
         }
         let machine = lock(&self.machine);
         let learning = machine.learning_count();
@@ -271,6 +279,15 @@ impl RegistryHandle {
             0 => Ok(()),
             vacant => Err(format!("{vacant} slots have no primary")),
         }
+    }
+
+    /// A digest of the slot map: equal maps have equal digests.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        let machine = lock(&self.machine);
+        // The digests of the parts, folded so that their order counts.
+        let folded = machine.map().digests().iter().fold(0u64, |all, part| all.rotate_left(1) ^ part);
+        format!("{folded:016x}")
     }
 
     /// The beginning of the cluster.
@@ -315,8 +332,18 @@ impl RegistryHandle {
     #[must_use]
     pub fn message_counts(&self) -> (u64, u64, u64) {
         let counters = self.peers.counters();
-        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (load(&counters.delivered), load(&counters.failed), load(&counters.dropped))
+    }
+
+    /// How many envelopes of gossip were ignored: of other versions, kinds and clusters, or malformed.
+    #[must_use]
+    pub fn refused_envelopes(&self) -> u64 {
+        self.refused_envelopes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_refused_envelope(&self) {
+        self.refused_envelopes.fetch_add(1, Ordering::Relaxed);
     }
 
     fn own(&self) -> NodeId {

@@ -1,7 +1,11 @@
 //! The `synod` command.
 
+mod inspect;
 mod quickstart;
+mod secret;
+mod serve;
 mod sim;
+mod terminal;
 
 use std::process::ExitCode;
 
@@ -20,6 +24,22 @@ struct Cli {
 enum Command {
     /// Start a cluster on this machine and see what it can do.
     Quickstart(quickstart::Args),
+    /// Run a node: alone, or of the cluster that a file describes. It forms the cluster, or joins it.
+    Start(Box<serve::StartArgs>),
+    /// Run a node of a cluster that is running, and that tells it everything.
+    Join(Box<serve::JoinArgs>),
+    /// Show whether a node is ready, and its cluster in a few lines.
+    Status(inspect::ListArgs),
+    /// List the members of the cluster.
+    Members(inspect::ListArgs),
+    /// List the slots of the cluster and who serves them.
+    Slots(inspect::SlotsArgs),
+    /// Say why something is as it is, who decided it and on which evidence.
+    #[command(subcommand)]
+    Explain(inspect::Explain),
+    /// Make the secret that the nodes of a cluster share.
+    #[command(subcommand)]
+    Secret(secret::Secret),
     /// Simulate a whole cluster on a hostile network, from a seed.
     Sim(sim::Args),
     /// Print completions for a shell.
@@ -32,6 +52,13 @@ enum Command {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Quickstart(args) => quickstart::run(&args),
+        Command::Start(args) => serve::start(*args),
+        Command::Join(args) => serve::join(*args),
+        Command::Status(args) => inspect::status(&args),
+        Command::Members(args) => inspect::members(&args),
+        Command::Slots(args) => inspect::slots(&args),
+        Command::Explain(what) => inspect::explain(&what),
+        Command::Secret(command) => secret::run(command),
         Command::Sim(args) => sim::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "synod", &mut std::io::stdout());

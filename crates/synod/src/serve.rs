@@ -1,0 +1,179 @@
+//! `synod start` and `synod join`: a node of a cluster, until it is told to stop.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anstream::eprintln;
+use synod_core::NodeId;
+use synod_core::slots::SlotRegistryConfig;
+use synod_store::cluster_url::{ClusterUrl, DEFAULT_PORT};
+use synod_store::config::NodeConfig;
+use synod_store::node::{JoinRequest, Node, NodeEnd, NodeError, NodeOptions, Origin};
+
+use crate::terminal::{BOLD, RED, USAGE_ERROR, with_runtime};
+
+/// Arguments of `synod start`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StartArgs {
+    /// The configuration of the cluster. Without it, a cluster of one node on this machine.
+    #[arg(long, value_name = "FILE", requires = "node")]
+    conf: Option<PathBuf>,
+    /// Which node of the configuration this is.
+    #[arg(long, value_name = "NAME", requires = "conf")]
+    node: Option<NodeId>,
+    /// Where the cluster of one node keeps its data.
+    #[arg(long, value_name = "DIR", default_value = "./synod-data", conflicts_with = "conf")]
+    data: PathBuf,
+    /// The first port of the cluster of one node; its listeners are at this one and those after it.
+    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT, conflicts_with = "conf")]
+    port: u16,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+/// Arguments of `synod join`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct JoinArgs {
+    /// The cluster: `cluster://HOST:PORT,HOST:PORT`, the api addresses of nodes. One that answers is enough.
+    #[arg(value_name = "REGISTRY_URL")]
+    url: String,
+    /// Which node of the cluster this is.
+    #[arg(long, value_name = "NAME")]
+    node: NodeId,
+    /// Where it is to listen. Only to be sure: it must be what the cluster says.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Where others are to reach it. Only to be sure: it must be what the cluster says.
+    #[arg(long, value_name = "HOST")]
+    advertise_addr: Option<String>,
+    /// The file with the secret of the cluster, if it has one.
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct CommonArgs {
+    /// Take the name over from a process that is suspected and was silent for fail_timeout.
+    #[arg(long)]
+    force_takeover: bool,
+    /// Vote at once, without hearing the other replicas. Only for a cluster that never served anything.
+    #[arg(long)]
+    new_cluster: bool,
+    /// How long the others may take, at the end, to take over what this node serves.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    leave_patience: u64,
+}
+
+pub(crate) fn start(args: StartArgs) -> ExitCode {
+    let StartArgs { conf, node, data, port, common } = args;
+    let loaded = match &conf {
+        Some(path) => NodeConfig::load(path).map_err(|error| error.to_string()),
+        None => NodeConfig::development(&data, port).map_err(|error| error.to_string()),
+    };
+    let config = match loaded {
+        Ok(config) => config,
+        Err(error) => return refuse(&error),
+    };
+    let node = node.unwrap_or_else(|| config.bootstrap.initialized_by.clone());
+    run(node, Origin::Config(Box::new(config)), common)
+}
+
+pub(crate) fn join(args: JoinArgs) -> ExitCode {
+    let JoinArgs { url, node, listen, advertise_addr, secret_file, common } = args;
+    let (url, repeated) = match ClusterUrl::parse(&url) {
+        Ok(parsed) => parsed,
+        Err(error) => return refuse(&error.to_string()),
+    };
+    for seed in repeated {
+        eprintln!("note: {seed} is named twice in the URL");
+    }
+    run(node, Origin::Join(JoinRequest { url, listen, advertise_addr, secret_file }), common)
+}
+
+fn run(node: NodeId, origin: Origin, common: CommonArgs) -> ExitCode {
+    let CommonArgs { force_takeover, new_cluster: is_new_cluster, leave_patience } = common;
+    let registry = SlotRegistryConfig::default();
+    let options = NodeOptions { node, origin, force_takeover, is_new_cluster, registry };
+    log_to_stderr();
+    with_runtime(async move {
+        let node = match Node::start(options).await {
+            Ok(node) => node,
+            Err(error @ NodeError::Admission(_)) => return refuse(&error.to_string()),
+            Err(error) => {
+                eprintln!("{RED}error:{RED:#} {error}");
+                return ExitCode::FAILURE;
+            }
+        };
+        welcome(&node);
+        tokio::select! {
+            end = node.ended() => {
+                eprintln!("{RED}error:{RED:#} {}", describe(&end));
+                ExitCode::FAILURE
+            }
+            () = told_to_stop() => {
+                eprintln!("leaving: the slots are handed over");
+                let is_drained = node.shutdown(Duration::from_secs(leave_patience)).await;
+                eprintln!("{}", if is_drained { "left" } else { "left, and some slots had nobody to take them" });
+                ExitCode::SUCCESS
+            }
+        }
+    })
+}
+
+/// Says what runs, and what to do next.
+fn welcome(node: &Node) {
+    let place = node.place();
+    let api = node.cluster().api_address().unwrap_or(place.bind);
+    let cluster = node.registry().bootstrap().cluster_id();
+    eprintln!("{BOLD}{}{BOLD:#} of cluster {cluster} runs; api on http://{api}", place.node);
+    if let Some(takeover) = node.takeover() {
+        eprintln!("note: {takeover}");
+    }
+    eprintln!("tip: synod status --api http://{api}");
+}
+
+fn describe(end: &NodeEnd) -> String {
+    match end {
+        NodeEnd::Registry(exit) => format!("the registry ended: {exit}"),
+        NodeEnd::Membership(exit) => format!("the membership of the node ended: {exit:?}"),
+    }
+}
+
+fn refuse(error: &str) -> ExitCode {
+    eprintln!("{RED}error:{RED:#} {error}");
+    ExitCode::from(USAGE_ERROR)
+}
+
+/// Waits for Ctrl-C, or for SIGTERM.
+async fn told_to_stop() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+        }
+        Err(error) => {
+            eprintln!("{RED}error:{RED:#} SIGTERM cannot be heard: {error}");
+            // Without a way to be stopped gently there is still the other one.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Logs warnings and errors, or what `SYNOD_LOG` asks for.
+fn log_to_stderr() {
+    use tracing_subscriber::filter::LevelFilter;
+    let asked = std::env::var("SYNOD_LOG").ok().and_then(|level| level.parse::<LevelFilter>().ok());
+    let logging = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_max_level(asked.unwrap_or(LevelFilter::WARN));
+    // A second subscriber would mean that somebody else logs already.
+    drop(logging.try_init());
+}
