@@ -288,7 +288,7 @@ impl IncarnationStore for FileIncarnations {
     fn persist(&mut self, incarnation: Incarnation) -> Result<(), IncarnationStoreError> {
         let failed = |error: FilesError| IncarnationStoreError::Persist { incarnation, reason: error.to_string() };
         let ticket = self.files.append(&[Entry::Incarnation(incarnation)]).map_err(failed)?;
-        ticket.wait().map_err(failed)?;
+        ticket.wait().map_err(|error| failed(error.into()))?;
         self.last = Some(incarnation);
         Ok(())
     }

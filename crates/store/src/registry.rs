@@ -523,14 +523,13 @@ impl RegistryTask {
             }
             self.snapshot = None;
         }
-        if !self.files.is_snapshot_due() {
+        if !self.files.wants_snapshot() {
             return;
         }
-        let restored = memory_of(&lock(&self.machine));
         let files = Arc::clone(&self.files);
         // Files block; other tasks must not wait for them.
         self.snapshot = Some(tokio::task::spawn_blocking(move || {
-            let written = files.snapshot(&restored);
+            let written = files.snapshot();
             if let Err(error) = &written {
                 tracing::warn!(%error, "no snapshot of the registry was written; the log goes on to grow");
             }
@@ -546,17 +545,6 @@ impl RegistryTask {
             drop(reply.send(Err(RequestError::Indeterminate)));
         }
         exit
-    }
-}
-
-/// What a registry would find on its disk if it were started again.
-fn memory_of(machine: &SlotRegistry) -> Restored {
-    Restored {
-        replicas: machine.replicas().map(|(slot, replica)| (slot, replica.clone())).collect(),
-        records: machine.map().records().cloned().collect(),
-        nodes: machine.nodes().filter_map(|(_, _, record)| record.cloned()).collect(),
-        clock: machine.clock(),
-        is_new_cluster: false,
     }
 }
 

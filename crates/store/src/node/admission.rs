@@ -14,7 +14,7 @@ use super::{NodeError, NodeOptions, Origin, registry_dir, unix_millis};
 use crate::api::{BootstrapReply, MemberJson};
 use crate::cluster_url::ClusterUrl;
 use crate::config::{ClusterSecret, NodeConfig, SecretError};
-use crate::files::{Entry, Recovered, RegistryFiles};
+use crate::files::{Entry, FilesError, Recovered, RegistryFiles};
 use crate::http_client::{HttpError, get_json};
 
 /// What `synod join` was told.
@@ -196,14 +196,14 @@ async fn finish(
     let takeover = judge_start(&options.node, next, foreign.as_ref(), options.force_takeover, fail_timeout)
         .map_err(AdmissionError::from)?;
     if let Some(takeover) = &takeover {
-        files.record_takeover(takeover)?;
+        files.audit(takeover, unix_millis())?;
     }
     Ok(Admitted { own, bootstrap, files, recovered, seen, secret, takeover })
 }
 
 /// Writes the beginning of the cluster down before anything else is done in it.
 async fn keep(files: &RegistryFiles, bootstrap: BootstrapState) -> Result<BootstrapState, NodeError> {
-    files.append(&[Entry::Bootstrap(bootstrap.clone())])?.await?;
+    files.append(&[Entry::Bootstrap(bootstrap.clone())])?.await.map_err(FilesError::from)?;
     Ok(bootstrap)
 }
 
