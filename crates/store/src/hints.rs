@@ -87,8 +87,9 @@ pub enum Hint {
         /// dropped.
         payload: Bytes,
     },
-    /// A second process claims a name, that of a peer or of this node. Comes repeatedly while it lasts. Also comes when a
-    /// node restarts at another address before its old life is given up; then the second has a higher incarnation, and is
+    /// A second process claims a name, that of a peer or of this node. Comes repeatedly while it lasts, to the nodes that
+    /// the second process talks to and to that process itself; the first one may never hear of it. Also comes when a node
+    /// restarts at another address before its old life is given up; then the second has a higher incarnation, and is
     /// up as soon as the old one is down.
     NameConflict {
         /// The name.

@@ -283,3 +283,6 @@ const RECEIVED_BYTES_MAX: usize = 64 << 20;
 const HOPS_MAX: u8 = 3;
 /// How often a message is sent by one node, for each power of ten of the number of nodes.
 const TRANSMITS_PER_ROUND: usize = 4;
+
+#[cfg(test)]
+mod tests;
