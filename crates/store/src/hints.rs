@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!                    ┌────────────────── Hints ───────────────────┐
-//!   broadcast ──►    │ small: queue, sent along with gossip ──────┼──► few nodes, which pass it on
+//!   broadcast ──►    │ small: queue, datagrams in rounds ─────────┼──► few nodes, which pass it on
 //!                    │ large: one stream to each online node ─────┼──► every online node
 //!   Hint      ◄──    │ up, down, heard, received, name conflict ◄─┼─── probes, records, payloads
 //!                    │ every few seconds: join who is not online ─┼──► the configured peers
@@ -22,7 +22,8 @@
 //!   node; if none does, it is probably this one that is alone.
 //! - A second process of the same name joins without an error. [`Hint::NameConflict`] tells of it, and its payloads are
 //!   refused while the first one is up, unless it is a later incarnation.
-//! - It passes user messages to a few nodes and leaves it at that. Small payloads are passed on by who hears them first.
+//! - It sends user messages to some nodes and leaves it at that. Here they go in rounds of their own, to all nodes in turn,
+//!   and who hears one first passes it on.
 //!
 //! Payloads may be lost, and come in any order. One may come twice, though mostly does not.
 //!
@@ -185,8 +186,9 @@ impl Hints {
         Ok((Self { view, large, leave, driver }, hints))
     }
 
-    /// Tells a payload to all nodes that are online, as well as can be. One that fits into a datagram is queued and goes
-    /// with gossip, a larger one goes by a stream to each of them. More than fits into the queues, and more than
+    /// Tells a payload to all nodes that are online, as well as can be. One that fits into a datagram is queued and
+    /// goes in rounds of gossip, a larger one goes by a stream to each of them, and has to get there within about a second.
+    /// More than fits into the queues, and more than
     /// [`PAYLOAD_BYTES_MAX`], is dropped and counted.
     pub fn broadcast(&self, payload: &[u8]) {
         if payload.len() > PAYLOAD_BYTES_MAX {
@@ -235,8 +237,13 @@ async fn drive(
     large: mpsc::Receiver<Bytes>,
     left: oneshot::Receiver<Duration>,
 ) {
-    let work =
-        async { tokio::join!(keep_joining(&members, &view, &config), send_large(&members, &view, large)) };
+    let work = async {
+        tokio::join!(
+            keep_joining(&members, &view, &config),
+            keep_gossiping(&members, &view, &config),
+            send_large(&members, &view, large),
+        )
+    };
     let announce_for = tokio::select! {
         left = left => left.ok(),
         _ = work => None,
@@ -300,6 +307,32 @@ enum JoinError {
     Late,
 }
 
+/// Sends what is queued to a few nodes at a time, to each of them the same, and to all in turn. memberlist would take
+/// messages along with its own, but for one node and another the next, so that of many at once each reaches only some.
+async fn keep_gossiping(members: &Memberlist, view: &View, config: &HintsConfig) {
+    let mut rounds = interval(config.gossip_interval);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut turn = 0_usize;
+    loop {
+        rounds.tick().await;
+        let online = members.online_members().await;
+        let mut others: Vec<_> = online.iter().filter(|member| member.id() != members.local_id()).collect();
+        if others.is_empty() {
+            continue;
+        }
+        others.sort_unstable_by(|one, other| one.id().cmp(other.id()));
+        let targets = config.fanout.min(others.len());
+        let room = bridge::packet_bytes_max(config);
+        for messages in view.take_gossip(DATAGRAMS_PER_ROUND, room, others.len()) {
+            for member in others.iter().cycle().skip(turn % others.len()).take(targets) {
+                // What is lost is sent again, and passed on by others.
+                members.send_many(member.address(), messages.iter().cloned()).await.ok();
+            }
+        }
+        turn = turn.wrapping_add(targets);
+    }
+}
+
 /// Sends what is too large for a datagram to every online node, one payload after the other.
 async fn send_large(members: &Memberlist, view: &Arc<View>, mut large: mpsc::Receiver<Bytes>) {
     while let Some(message) = large.recv().await {
@@ -333,6 +366,8 @@ fn start_error(error: MemberlistError<Transport, Bridge>) -> HintsError {
 
 /// The largest message that is gossiped: with all that goes around it, and the longest label, it fits into one datagram.
 const GOSSIP_MESSAGE_BYTES_MAX: usize = 1000;
+/// How many datagrams a node gets in one round of gossip.
+const DATAGRAMS_PER_ROUND: usize = 16;
 /// How many large payloads may wait to be sent.
 const LARGE_PAYLOADS_MAX: usize = 16;
 /// How many addresses of one name are tried.

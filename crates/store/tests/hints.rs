@@ -48,6 +48,19 @@ async fn nodes_find_each_other_and_all_hear_what_one_says() {
         assert_eq!(received, payloads);
     }
 
+    // Many at once reach all as well.
+    let numbers: HashSet<Vec<u8>> = (0..300_u32).map(|number| number.to_le_bytes().to_vec()).collect();
+    for number in &numbers {
+        nodes[1].hints.broadcast(number);
+    }
+    for index in [0, 2] {
+        let mut missing = numbers.clone();
+        while !missing.is_empty() {
+            let (_, payload) = nodes[index].payload().await;
+            assert!(missing.remove(&payload), "{payload:?} came twice");
+        }
+    }
+
     // Each hears the others itself.
     for node in &mut nodes {
         while node.hints.last_heard().len() < 2 {
