@@ -166,6 +166,7 @@ async fn nodes_of_another_cluster_or_with_another_secret_are_never_up() {
     }
     node_a.has_counted(|counters| counters.failed_joins >= 8).await;
     assert_eq!(node_a.hints.online(), []);
+    assert_eq!(node_a.hints.counters().refused_members, 0, "nothing that they say is even read");
 
     // A node of the cluster is welcome at the same time.
     let _node_b = Node::start(config("b", at[1], &cluster)).await;
