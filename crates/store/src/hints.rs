@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!                    ┌────────────────── Hints ───────────────────┐
-//!   broadcast ──►    │ small: queue, sent along with gossip ──────┼──► few nodes, which pass it on
+//!   broadcast ──►    │ small: queue, datagrams in rounds ─────────┼──► few nodes, which pass it on
 //!                    │ large: one stream to each online node ─────┼──► every online node
 //!   Hint      ◄──    │ up, down, heard, received, name conflict ◄─┼─── probes, records, payloads
 //!                    │ every few seconds: join who is not online ─┼──► the configured peers
@@ -22,7 +22,8 @@
 //!   node; if none does, it is probably this one that is alone.
 //! - A second process of the same name joins without an error. [`Hint::NameConflict`] tells of it, and its payloads are
 //!   refused while the first one is up, unless it is a later incarnation.
-//! - It passes user messages to a few nodes and leaves it at that. Small payloads are passed on by who hears them first.
+//! - It sends user messages to some nodes and leaves it at that. Here they go in rounds of their own, to all nodes in turn,
+//!   and who hears one first passes it on.
 //!
 //! Payloads may be lost, and come in any order. One may come twice, though mostly does not.
 //!
@@ -87,8 +88,9 @@ pub enum Hint {
         /// dropped.
         payload: Bytes,
     },
-    /// A second process claims a name, that of a peer or of this node. Comes repeatedly while it lasts. Also comes when a
-    /// node restarts at another address before its old life is given up; then the second has a higher incarnation, and is
+    /// A second process claims a name, that of a peer or of this node. Comes repeatedly while it lasts, to the nodes that
+    /// the second process talks to and to that process itself; the first one may never hear of it. Also comes when a node
+    /// restarts at another address before its old life is given up; then the second has a higher incarnation, and is
     /// up as soon as the old one is down.
     NameConflict {
         /// The name.
@@ -154,9 +156,14 @@ pub enum HintsError {
 pub struct Hints {
     view: Arc<View>,
     large: mpsc::Sender<Bytes>,
-    /// With how long to try to announce it. Without it, the driver stops unannounced.
-    leave: oneshot::Sender<Duration>,
-    driver: JoinHandle<()>,
+    /// How to end it, until somebody has: with how long to try to announce it. Dropped, the driver stops unannounced.
+    end: Mutex<Option<(oneshot::Sender<Duration>, JoinHandle<()>)>>,
+}
+
+impl fmt::Debug for Hints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hints").finish_non_exhaustive()
+    }
 }
 
 impl Hints {
@@ -181,11 +188,12 @@ impl Hints {
         let (large, large_to_send) = mpsc::channel(LARGE_PAYLOADS_MAX);
         let (leave, left) = oneshot::channel();
         let driver = tokio::spawn(drive(members, Arc::clone(&view), config, large_to_send, left));
-        Ok((Self { view, large, leave, driver }, hints))
+        Ok((Self { view, large, end: Mutex::new(Some((leave, driver))) }, hints))
     }
 
-    /// Tells a payload to all nodes that are online, as well as can be. One that fits into a datagram is queued and goes
-    /// with gossip, a larger one goes by a stream to each of them. More than fits into the queues, and more than
+    /// Tells a payload to all nodes that are online, as well as can be. One that fits into a datagram is queued and
+    /// goes in rounds of gossip, a larger one goes by a stream to each of them, and has to get there within about a second.
+    /// More than fits into the queues, and more than
     /// [`PAYLOAD_BYTES_MAX`], is dropped and counted.
     pub fn broadcast(&self, payload: &[u8]) {
         if payload.len() > PAYLOAD_BYTES_MAX {
@@ -219,10 +227,13 @@ impl Hints {
     }
 
     /// Announces that this node leaves, for as long as `timeout`, and stops. When it returns the address is free.
-    pub async fn leave(self, timeout: Duration) {
-        // Both fail only when the driver is gone already, with the runtime that it ran in.
-        self.leave.send(timeout).ok();
-        self.driver.await.ok();
+    pub async fn leave(&self, timeout: Duration) {
+        let end = lock(&self.end).take();
+        if let Some((leave, driver)) = end {
+            // Both fail only when the driver is gone already, with the runtime that it ran in.
+            leave.send(timeout).ok();
+            driver.await.ok();
+        }
     }
 }
 
@@ -234,8 +245,13 @@ async fn drive(
     large: mpsc::Receiver<Bytes>,
     left: oneshot::Receiver<Duration>,
 ) {
-    let work =
-        async { tokio::join!(keep_joining(&members, &view, &config), send_large(&members, &view, large)) };
+    let work = async {
+        tokio::join!(
+            keep_joining(&members, &view, &config),
+            keep_gossiping(&members, &view, &config),
+            send_large(&members, &view, large),
+        )
+    };
     let announce_for = tokio::select! {
         left = left => left.ok(),
         _ = work => None,
@@ -299,6 +315,32 @@ enum JoinError {
     Late,
 }
 
+/// Sends what is queued to a few nodes at a time, to each of them the same, and to all in turn. memberlist would take
+/// messages along with its own, but for one node and another the next, so that of many at once each reaches only some.
+async fn keep_gossiping(members: &Memberlist, view: &View, config: &HintsConfig) {
+    let mut rounds = interval(config.gossip_interval);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut turn = 0_usize;
+    loop {
+        rounds.tick().await;
+        let online = members.online_members().await;
+        let mut others: Vec<_> = online.iter().filter(|member| member.id() != members.local_id()).collect();
+        if others.is_empty() {
+            continue;
+        }
+        others.sort_unstable_by(|one, other| one.id().cmp(other.id()));
+        let targets = config.fanout.min(others.len());
+        let room = bridge::packet_bytes_max(config);
+        for messages in view.take_gossip(DATAGRAMS_PER_ROUND, room, others.len()) {
+            for member in others.iter().cycle().skip(turn % others.len()).take(targets) {
+                // What is lost is sent again, and passed on by others.
+                members.send_many(member.address(), messages.iter().cloned()).await.ok();
+            }
+        }
+        turn = turn.wrapping_add(targets);
+    }
+}
+
 /// Sends what is too large for a datagram to every online node, one payload after the other.
 async fn send_large(members: &Memberlist, view: &Arc<View>, mut large: mpsc::Receiver<Bytes>) {
     while let Some(message) = large.recv().await {
@@ -332,6 +374,8 @@ fn start_error(error: MemberlistError<Transport, Bridge>) -> HintsError {
 
 /// The largest message that is gossiped: with all that goes around it, and the longest label, it fits into one datagram.
 const GOSSIP_MESSAGE_BYTES_MAX: usize = 1000;
+/// How many datagrams a node gets in one round of gossip.
+const DATAGRAMS_PER_ROUND: usize = 16;
 /// How many large payloads may wait to be sent.
 const LARGE_PAYLOADS_MAX: usize = 16;
 /// How many addresses of one name are tried.

@@ -36,13 +36,6 @@ impl NodeDelegate for Bridge {
         self.0.received(&message);
     }
 
-    async fn broadcast_messages<F>(&self, limit: usize, encoded_len: F) -> impl Iterator<Item = Bytes> + Send
-    where
-        F: Fn(Bytes) -> (usize, Bytes) + Send + Sync + 'static,
-    {
-        self.0.take_gossip(limit, encoded_len).into_iter()
-    }
-
     // Nothing is carried by the exchange of states, which memberlist does not bound: what others put there is ignored.
 }
 
@@ -163,10 +156,15 @@ pub(super) fn transport_options(
     config: &HintsConfig,
 ) -> NetTransportOptions<Arc<str>, TokioSocketAddrResolver, TokioTcp> {
     let mut options = NetTransportOptions::new(Arc::from(config.node.as_str()))
-        .with_max_packet_size(DATAGRAM_BYTES_MAX - FRAME_BYTES_MAX - config.label.len())
+        .with_max_packet_size(packet_bytes_max(config))
         .maybe_advertise_address(Some(config.advertise));
     options.add_bind_address(config.bind);
     options
+}
+
+/// How many bytes of messages fit into one datagram.
+pub(super) fn packet_bytes_max(config: &HintsConfig) -> usize {
+    DATAGRAM_BYTES_MAX - FRAME_BYTES_MAX - config.label.len()
 }
 
 /// What every path of IPv6 carries in one piece.

@@ -19,6 +19,9 @@ impl GossipQueue {
     /// The most messages that wait. Beyond, the one that was sent most often makes room.
     pub(super) const MESSAGES_MAX: usize = 1024;
 
+    /// What a datagram needs for a message beside its bytes: its kind and its length.
+    const MESSAGE_OVERHEAD: usize = 8;
+
     /// Queues a message. `false` when one had to go for it before it was sent as often as it should: one that was sent
     /// already if there is one, else this one.
     pub(super) fn push(&mut self, message: Bytes) -> bool {
@@ -36,15 +39,11 @@ impl GossipQueue {
         !is_full
     }
 
-    /// Takes what fits into `room` bytes by that measure, for one transmission. A message that was taken `transmits_max`
+    /// Takes what fits into so many datagrams with that room each, every message once. One that was taken `transmits_max`
     /// times is not kept.
-    pub(super) fn take(
-        &mut self,
-        mut room: usize,
-        transmits_max: usize,
-        measure: impl Fn(Bytes) -> (usize, Bytes),
-    ) -> Vec<Bytes> {
-        let mut taken = Vec::new();
+    pub(super) fn take(&mut self, datagrams: usize, room: usize, transmits_max: usize) -> Vec<Vec<Bytes>> {
+        let mut rooms = vec![room; datagrams];
+        let mut taken = vec![Vec::new(); datagrams];
         self.tiers.resize_with(self.tiers.len().max(transmits_max), VecDeque::new);
         // What was taken moves up only when all tiers have been looked at, or it would be taken again from the next.
         let mut chosen: Vec<VecDeque<Bytes>> = Vec::with_capacity(self.tiers.len());
@@ -52,13 +51,14 @@ impl GossipQueue {
             let mut fits = VecDeque::new();
             for _ in 0..tier.len() {
                 let Some(message) = tier.pop_front() else { break };
-                let (bytes, message) = measure(message);
-                if bytes <= room {
-                    room -= bytes;
-                    taken.push(message.clone());
-                    fits.push_back(message);
-                } else {
-                    tier.push_back(message);
+                let bytes = message.len() + Self::MESSAGE_OVERHEAD;
+                match rooms.iter().position(|room| bytes <= *room) {
+                    Some(datagram) => {
+                        rooms[datagram] -= bytes;
+                        taken[datagram].push(message.clone());
+                        fits.push_back(message);
+                    }
+                    None => tier.push_back(message),
                 }
             }
             chosen.push(fits);
@@ -68,6 +68,7 @@ impl GossipQueue {
                 self.tiers[sent + 1].extend(fits);
             }
         }
+        taken.retain(|messages| !messages.is_empty());
         taken
     }
 }
@@ -125,21 +126,36 @@ mod tests {
 
     use super::*;
 
-    fn length(message: Bytes) -> (usize, Bytes) {
-        (message.len(), message)
+    /// Takes one datagram with room for messages of these lengths.
+    fn take(queue: &mut GossipQueue, lengths: &[usize], transmits_max: usize) -> Vec<Bytes> {
+        let room = lengths.iter().map(|length| length + GossipQueue::MESSAGE_OVERHEAD).sum();
+        queue.take(1, room, transmits_max).into_iter().flatten().collect()
     }
 
     #[test]
     fn each_message_is_sent_as_often_as_allowed_and_the_least_sent_first() {
         let mut queue = GossipQueue::default();
         assert!(queue.push(Bytes::from_static(b"old")));
-        assert_eq!(queue.take(3, 3, length), ["old"]);
+        assert_eq!(take(&mut queue, &[3], 3), ["old"]);
         assert!(queue.push(Bytes::from_static(b"new")));
         // Room for one: the new one was sent less.
-        assert_eq!(queue.take(5, 3, length), ["new"]);
-        assert_eq!(queue.take(6, 3, length), ["old", "new"]);
-        assert_eq!(queue.take(6, 3, length), ["old", "new"]);
-        assert_eq!(queue.take(6, 3, length), [""; 0]);
+        assert_eq!(take(&mut queue, &[5], 3), ["new"]);
+        assert_eq!(take(&mut queue, &[3, 3], 3), ["old", "new"]);
+        assert_eq!(take(&mut queue, &[3, 3], 3), ["old", "new"]);
+        assert_eq!(take(&mut queue, &[3, 3], 3), [""; 0]);
+    }
+
+    #[test]
+    fn a_round_has_several_datagrams_and_sends_nothing_twice() {
+        let mut queue = GossipQueue::default();
+        for message in [&b"one"[..], b"two", b"three"] {
+            queue.push(Bytes::from_static(message));
+        }
+        let room = 2 * (3 + GossipQueue::MESSAGE_OVERHEAD);
+        assert_eq!(queue.take(3, room, 2), [vec!["one", "two"], vec!["three"]]);
+        assert_eq!(queue.take(1, room, 2), [["one", "two"]]);
+        assert_eq!(queue.take(3, room, 2), [["three"]]);
+        assert!(queue.take(3, room, 2).is_empty());
     }
 
     #[test]
@@ -148,21 +164,21 @@ mod tests {
         queue.push(Bytes::from_static(b"large"));
         queue.push(Bytes::from_static(b"small"));
         queue.push(Bytes::from_static(b"s"));
-        assert_eq!(queue.take(1, 1, length), ["s"]);
-        assert_eq!(queue.take(10, 1, length), ["large", "small"]);
+        assert_eq!(take(&mut queue, &[1], 1), ["s"]);
+        assert_eq!(take(&mut queue, &[5, 5], 1), ["large", "small"]);
     }
 
     #[test]
     fn a_full_queue_gives_up_what_was_sent_before_what_was_not() {
         let mut queue = GossipQueue::default();
         queue.push(Bytes::from_static(b"sent"));
-        assert_eq!(queue.take(4, 2, length), ["sent"]);
+        assert_eq!(take(&mut queue, &[4], 2), ["sent"]);
         for _ in 1..GossipQueue::MESSAGES_MAX {
             assert!(queue.push(Bytes::from_static(b"new")));
         }
         assert!(!queue.push(Bytes::from_static(b"newer")), "`sent` had to go");
         assert!(!queue.push(Bytes::from_static(b"refused")));
-        let taken = queue.take(usize::MAX, 2, length);
+        let taken = queue.take(1, usize::MAX, 2).remove(0);
         assert_eq!(taken.len(), GossipQueue::MESSAGES_MAX);
         assert!(!taken.contains(&Bytes::from_static(b"sent")));
         assert!(taken.contains(&Bytes::from_static(b"newer")));

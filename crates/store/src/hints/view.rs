@@ -83,12 +83,11 @@ impl View {
         }
     }
 
-    /// The messages that go along with one datagram.
-    pub(super) fn take_gossip(&self, room: usize, measure: impl Fn(Bytes) -> (usize, Bytes)) -> Vec<Bytes> {
-        // Every tenfold of nodes needs another round to reach all, as each round multiplies who knows.
-        let nodes = 1 + lock(&self.peers).values().filter(|peer| peer.online.is_some()).count();
-        let rounds = usize::try_from(nodes.ilog10()).unwrap_or(0) + 1;
-        lock(&self.queue).take(room, TRANSMITS_PER_ROUND * rounds, measure)
+    /// The datagrams of a round of gossip among that many other nodes.
+    pub(super) fn take_gossip(&self, datagrams: usize, room: usize, others: usize) -> Vec<Vec<Bytes>> {
+        // Every tenfold of nodes needs further rounds to reach all, as each round multiplies who knows.
+        let magnitude = others.checked_ilog10().and_then(|tens| usize::try_from(tens).ok()).unwrap_or(0);
+        lock(&self.queue).take(datagrams, room, ROUNDS_PER_MAGNITUDE * (magnitude + 1))
     }
 
     // ---- What others tell ----
@@ -281,5 +280,8 @@ const PLACES_KEPT: usize = 128;
 const RECEIVED_BYTES_MAX: usize = 64 << 20;
 /// How often a payload is passed on. With the few nodes that each sender reaches, three times reach thousands.
 const HOPS_MAX: u8 = 3;
-/// How often a message is sent by one node, for each power of ten of the number of nodes.
-const TRANSMITS_PER_ROUND: usize = 4;
+/// In how many rounds a message is sent by one node, for each power of ten of the number of nodes.
+const ROUNDS_PER_MAGNITUDE: usize = 3;
+
+#[cfg(test)]
+mod tests;
