@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::error::DiskError;
+
 /// One directory of files.
 ///
 /// A name that was created or removed survives a crash only after [`sync_dir`](Self::sync_dir); what was written to a file
@@ -87,11 +89,15 @@ impl FileDisk {
     /// Opens a directory, which is made if it does not exist. Its parent must exist.
     ///
     /// # Errors
-    /// The directory cannot be made or opened, or another process holds it ([`io::ErrorKind::WouldBlock`]).
-    pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
+    /// The directory cannot be made or opened, or another process holds it ([`io::ErrorKind::WouldBlock`]). Names what
+    /// could not be opened by its path.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, DiskError> {
         let path = path.as_ref().to_path_buf();
+        let shown = path.display().to_string();
         match fs::create_dir(&path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(DiskError::at("create", &shown)(error));
+            }
             _ => {}
         }
         // Without this a crash could take the directory with all that is durable in it. It is done every time, because a
@@ -101,10 +107,12 @@ impl FileDisk {
             Some(parent) => parent,
             None => &path,
         };
-        File::open(parent)?.sync_all()?;
-        let directory = File::open(&path)?;
-        let lock = OpenOptions::new().write(true).create(true).truncate(false).open(path.join(LOCK))?;
-        lock.try_lock().map_err(io::Error::from)?;
+        let synced = File::open(parent).and_then(|parent| parent.sync_all());
+        synced.map_err(DiskError::at("sync the parent of", &shown))?;
+        let directory = File::open(&path).map_err(DiskError::at("open", &shown))?;
+        let lock = OpenOptions::new().write(true).create(true).truncate(false).open(path.join(LOCK));
+        let lock = lock.and_then(|lock| lock.try_lock().map(|()| lock).map_err(io::Error::from));
+        let lock = lock.map_err(DiskError::at("lock", &shown))?;
         Ok(Self { path, directory, _lock: lock })
     }
 }

@@ -33,6 +33,14 @@ pub enum LogError {
         /// The largest size.
         max: usize,
     },
+    /// The records of a batch cost more than `queue_bytes_max` together. Nothing was written.
+    #[error("a batch of {bytes} bytes was refused, at most {max} may wait to become durable")]
+    BatchTooLarge {
+        /// What the records cost, as counted by `queue_bytes_max`.
+        bytes: usize,
+        /// The most that may wait.
+        max: usize,
+    },
     /// Too many bytes wait to become durable. Nothing was written.
     #[error("{waiting} bytes wait to become durable, at most {max} may")]
     QueueFull {
@@ -68,7 +76,7 @@ pub enum LogError {
 pub struct DiskError {
     /// What was tried.
     pub operation: &'static str,
-    /// With which file of the log; `directory` for the one that they are in.
+    /// With which file of the log; `directory` for the one that they are in, or its path while it is opened.
     pub file: String,
     /// What the disk said.
     pub source: Arc<io::Error>,
@@ -93,12 +101,18 @@ pub enum Damage {
     /// The name ends like that of a segment, but is none.
     #[error("the name is not that of a segment")]
     Name,
-    /// The header of a segment is incomplete, fails its checksum or belongs to another file.
+    /// The file does not begin like a segment: it belongs to another program.
+    #[error("the file is not a segment of a log")]
+    Foreign,
+    /// The file ends within the header of the segment.
+    #[error("the header of the segment is not complete")]
+    ShortHeader,
+    /// The header of a segment fails its checksum or belongs to another file.
     #[error("the header of the segment is not valid")]
     Header,
-    /// The segment was written by another version of this program.
+    /// The segment was written by another version of this program, most likely a newer one.
     #[error("version {0} of the format is not known")]
-    Version(u32),
+    Version(u16),
     /// A file is longer than any segment.
     #[error("the file is longer than a segment can be")]
     Length,

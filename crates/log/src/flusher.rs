@@ -32,9 +32,23 @@ pub(crate) struct State {
 }
 
 pub(crate) enum Command {
-    Append { payload: Vec<u8>, completion: Completion },
-    TruncateAfter { index: u64, completion: Completion },
-    CompactBefore { index: u64, completion: Completion },
+    /// One answer for all payloads, of which there may be none.
+    Append {
+        payloads: Vec<Vec<u8>>,
+        completion: Completion,
+    },
+    Maintain {
+        maintenance: Maintenance,
+        completion: Completion,
+    },
+}
+
+/// What removes records.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Maintenance {
+    TruncateAfter(u64),
+    CompactBefore(u64),
+    ResetTo(u64),
 }
 
 impl Shared {
@@ -53,6 +67,17 @@ impl Shared {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a command to the flusher.
+    pub(crate) fn push(&self, mut state: MutexGuard<'_, State>, command: Command) {
+        // The flusher sleeps only while there is none, and takes all there are.
+        let is_first = state.commands.is_empty();
+        state.commands.push_back(command);
+        drop(state);
+        if is_first {
+            self.work.notify_one();
+        }
     }
 
     /// Refuses all that comes from now on. The first reason stays, except that a failure is worth more than a close.
@@ -110,15 +135,16 @@ impl Drop for StopAtEnd {
 fn serve(shared: &Shared, store: &mut Store, mut commands: VecDeque<Command>) -> Result<(), LogError> {
     while let Some(command) = commands.pop_front() {
         let (result, mut unanswered) = match command {
-            Command::Append { payload, completion } => {
-                let (mut payloads, mut completions) = (vec![payload], VecDeque::from([completion]));
+            Command::Append { mut payloads, completion } => {
+                let mut completions = VecDeque::from([completion]);
                 while let Some(Command::Append { .. }) = commands.front() {
-                    if let Some(Command::Append { payload, completion }) = commands.pop_front() {
-                        payloads.push(payload);
+                    if let Some(Command::Append { payloads: more, completion }) = commands.pop_front() {
+                        payloads.extend(more);
                         completions.push_back(completion);
                     }
                 }
                 let mut costs = payloads.iter().map(|payload| cost(payload));
+                let mut durable_index = store.segments().last_index();
                 let result = store.append(&payloads, |durable| {
                     // Room is made before the answer, so that whoever has it finds the room.
                     let mut state = shared.lock();
@@ -127,15 +153,20 @@ fn serve(shared: &Shared, store: &mut Store, mut commands: VecDeque<Command>) ->
                     state.syncs += 1;
                     drop(state);
                     shared.room.notify_all();
-                    completions.drain(..durable).for_each(Completion::succeed);
+                    durable_index += durable as u64;
+                    let answered =
+                        completions.partition_point(|completion| completion.index() <= durable_index);
+                    completions.drain(..answered).for_each(Completion::succeed);
                 });
                 (result.map_err(LogError::from), completions)
             }
-            Command::TruncateAfter { index, completion } => {
-                (store.truncate_after(index), VecDeque::from([completion]))
-            }
-            Command::CompactBefore { index, completion } => {
-                (store.compact_before(index).map_err(LogError::from), VecDeque::from([completion]))
+            Command::Maintain { maintenance, completion } => {
+                let result = match maintenance {
+                    Maintenance::TruncateAfter(index) => store.truncate_after(index),
+                    Maintenance::CompactBefore(index) => store.compact_before(index).map_err(LogError::from),
+                    Maintenance::ResetTo(index) => store.reset_to(index),
+                };
+                (result, VecDeque::from([completion]))
             }
         };
         match result {
@@ -156,9 +187,7 @@ fn serve(shared: &Shared, store: &mut Store, mut commands: VecDeque<Command>) ->
 impl Command {
     fn into_completion(self) -> Completion {
         match self {
-            Self::Append { completion, .. }
-            | Self::TruncateAfter { completion, .. }
-            | Self::CompactBefore { completion, .. } => completion,
+            Self::Append { completion, .. } | Self::Maintain { completion, .. } => completion,
         }
     }
 }

@@ -7,9 +7,10 @@ use std::vec;
 use crate::config::LogConfig;
 use crate::disk::Disk;
 use crate::error::{DiskError, LogError, OpenError};
-use crate::flusher::{self, Command, Shared, cost};
+use crate::flusher::{self, Command, Maintenance, Shared, State, cost};
+use crate::format::{FIRST_INDEX, INDEX_MAX};
 use crate::recovery::Recovery;
-use crate::store::{FIRST_INDEX, Record, Segments, Store};
+use crate::store::{Record, Segments, Store};
 use crate::ticket::Ticket;
 
 /// A log of records. Share it behind an [`Arc`]; every method may be called from any thread.
@@ -18,7 +19,7 @@ pub struct Log {
     shared: Arc<Shared>,
     segments: Arc<Segments>,
     flusher: Option<JoinHandle<Result<(), LogError>>>,
-    /// Held for the whole of a truncation or compaction, so that the range one was checked against does not move before
+    /// Held for the whole of a truncation, compaction or reset, so that the range one was checked against does not move before
     /// it is carried out.
     maintenance: Mutex<()>,
 }
@@ -45,7 +46,7 @@ impl Log {
     /// # Errors
     /// The payload is too large, or the log has stopped.
     pub fn append(&self, payload: impl Into<Vec<u8>>) -> Result<Ticket, LogError> {
-        self.enqueue(payload.into(), true)
+        self.enqueue(vec![payload.into()], true)
     }
 
     /// Hands in a record, without blocking: for tasks that share their thread with others.
@@ -53,53 +54,74 @@ impl Log {
     /// # Errors
     /// As [`append`](Self::append), or the queue is full.
     pub fn try_append(&self, payload: impl Into<Vec<u8>>) -> Result<Ticket, LogError> {
-        self.enqueue(payload.into(), false)
+        self.enqueue(vec![payload.into()], false)
     }
 
-    /// Removes all records behind `index`, those included that were handed in before this call. Blocks until that is
-    /// durable. The next record gets the index after it.
+    /// Hands in records that follow each other, with one ticket for the last of them: when it resolves, all are durable.
+    /// Blocks while they do not all fit into the queue. None at all make a ticket that resolves once all that was handed
+    /// in before is durable.
+    ///
+    /// A crash may leave the first of them without the rest, as with any records.
+    ///
+    /// # Errors
+    /// A payload is too large, or all of them are, or the log has stopped. None of them was handed in.
+    pub fn append_all<P: Into<Vec<u8>>>(
+        &self,
+        payloads: impl IntoIterator<Item = P>,
+    ) -> Result<Ticket, LogError> {
+        self.enqueue(payloads.into_iter().map(Into::into).collect(), true)
+    }
+
+    /// Hands in records that follow each other, without blocking.
+    ///
+    /// # Errors
+    /// As [`append_all`](Self::append_all), or the queue is too full for all of them.
+    pub fn try_append_all<P: Into<Vec<u8>>>(
+        &self,
+        payloads: impl IntoIterator<Item = P>,
+    ) -> Result<Ticket, LogError> {
+        self.enqueue(payloads.into_iter().map(Into::into).collect(), false)
+    }
+
+    /// Removes all records behind `index`, those included that were handed in before this call. The next record gets the
+    /// index after it. Blocks until that is durable: a task calls it by way of `spawn_blocking` or the like.
     ///
     /// # Errors
     /// The index is not in the log nor the one before its first, or the log has stopped.
     pub fn truncate_after(&self, index: u64) -> Result<(), LogError> {
-        let _maintenance = self.maintenance.lock().unwrap_or_else(PoisonError::into_inner);
-        let (ticket, completion) = Ticket::new(index);
-        let mut state = self.shared.lock();
-        if let Some(error) = &state.stopped {
-            return Err(error.clone());
-        }
-        let (first, last) = (self.first_index(), state.next_index - 1);
-        if index > last || index + 1 < first {
-            return Err(LogError::OutOfRange { index, first, last });
-        }
-        state.next_index = index + 1;
-        state.commands.push_back(Command::TruncateAfter { index, completion });
-        drop(state);
-        self.shared.work.notify_one();
-        ticket.wait().map(|_| ())
+        self.maintain(index, |state, first| {
+            let is_inside = index < state.next_index && index.saturating_add(1) >= first;
+            is_inside.then(|| state.next_index = index + 1);
+            is_inside.then_some(Maintenance::TruncateAfter(index))
+        })
     }
 
     /// Removes the segments all of whose records come before `index`, and returns the first index that is left. The last
-    /// segment always stays. Blocks until that is durable.
+    /// segment always stays. Blocks until that is durable: a task calls it by way of `spawn_blocking` or the like.
     ///
     /// # Errors
     /// The index is behind the log by more than one, or the log has stopped.
     pub fn compact_before(&self, index: u64) -> Result<u64, LogError> {
-        let _maintenance = self.maintenance.lock().unwrap_or_else(PoisonError::into_inner);
-        let (ticket, completion) = Ticket::new(index);
-        let mut state = self.shared.lock();
-        if let Some(error) = &state.stopped {
-            return Err(error.clone());
-        }
-        if index > state.next_index {
-            let (first, last) = (self.first_index(), state.next_index - 1);
-            return Err(LogError::OutOfRange { index, first, last });
-        }
-        state.commands.push_back(Command::CompactBefore { index, completion });
-        drop(state);
-        self.shared.work.notify_one();
-        ticket.wait()?;
+        self.maintain(index, |state, _| {
+            (index <= state.next_index).then_some(Maintenance::CompactBefore(index))
+        })?;
         Ok(self.first_index())
+    }
+
+    /// Removes all records, those included that were handed in before this call, and lets the next one have `index`, for
+    /// what comes before it is in a snapshot elsewhere. Blocks until that is durable: a task calls it by way of
+    /// `spawn_blocking` or the like.
+    ///
+    /// A crash in the middle leaves the log as it was, or that without some records from `index` on, or reset.
+    ///
+    /// # Errors
+    /// The index is before the log or larger than half of all numbers, or the log has stopped.
+    pub fn reset_to(&self, index: u64) -> Result<(), LogError> {
+        self.maintain(index, |state, first| {
+            let is_ahead = (first..=INDEX_MAX).contains(&index);
+            is_ahead.then(|| state.next_index = index);
+            is_ahead.then_some(Maintenance::ResetTo(index))
+        })
     }
 
     /// Makes all records durable, marks the end of the log and stops its flusher. Dropping a log does the same, and
@@ -153,34 +175,56 @@ impl Log {
         LogStats { durable_records, syncs, refused, waiting_bytes: state.waiting_bytes }
     }
 
-    fn enqueue(&self, payload: Vec<u8>, may_wait: bool) -> Result<Ticket, LogError> {
-        let (bytes, max) = (payload.len(), self.config.record_bytes_max);
-        if bytes > max {
-            self.shared.lock().refused += 1;
-            return Err(LogError::TooLarge { bytes, max });
+    fn enqueue(&self, payloads: Vec<Vec<u8>>, may_wait: bool) -> Result<Ticket, LogError> {
+        let (records, largest) = (payloads.len(), payloads.iter().map(Vec::len).max().unwrap_or(0));
+        if largest > self.config.record_bytes_max {
+            self.shared.lock().refused += records as u64;
+            return Err(LogError::TooLarge { bytes: largest, max: self.config.record_bytes_max });
         }
-        let (cost, max) = (cost(&payload), self.config.queue_bytes_max);
+        let cost = payloads.iter().map(|payload| cost(payload)).fold(0, usize::saturating_add);
+        let max = self.config.queue_bytes_max;
         let mut state = self.shared.lock();
         loop {
             if let Some(error) = &state.stopped {
                 return Err(error.clone());
             }
+            if cost > max {
+                state.refused += records as u64;
+                return Err(LogError::BatchTooLarge { bytes: cost, max });
+            }
             if state.waiting_bytes + cost <= max {
                 break;
             }
             if !may_wait {
-                state.refused += 1;
+                state.refused += records as u64;
                 return Err(LogError::QueueFull { waiting: state.waiting_bytes, max });
             }
             state = self.shared.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        let (ticket, completion) = Ticket::new(state.next_index);
-        state.next_index += 1;
+        state.next_index += records as u64;
         state.waiting_bytes += cost;
-        state.commands.push_back(Command::Append { payload, completion });
-        drop(state);
-        self.shared.work.notify_one();
+        let (ticket, completion) = Ticket::new(state.next_index - 1);
+        self.shared.push(state, Command::Append { payloads, completion });
         Ok(ticket)
+    }
+
+    /// Has something done once all is done that came before, and waits for it. Whoever prepares it looks at the first index
+    /// of the log, and may refuse.
+    fn maintain(
+        &self,
+        index: u64,
+        prepare: impl FnOnce(&mut State, u64) -> Option<Maintenance>,
+    ) -> Result<(), LogError> {
+        let _maintenance = self.maintenance.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.shared.lock();
+        if let Some(error) = &state.stopped {
+            return Err(error.clone());
+        }
+        let (first, last) = (self.first_index(), state.next_index - 1);
+        let maintenance = prepare(&mut state, first).ok_or(LogError::OutOfRange { index, first, last })?;
+        let (ticket, completion) = Ticket::new(index);
+        self.shared.push(state, Command::Maintain { maintenance, completion });
+        ticket.wait().map(drop)
     }
 
     fn stop(&mut self) -> Result<(), LogError> {

@@ -1,11 +1,12 @@
 //! Reading what is on the disk, and telling an end that a crash has torn from damage.
 
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile};
 use crate::error::{Corruption, Damage, DiskError, OpenError};
 use crate::format::{
-    RawRecord, SEGMENT_BYTES_LIMIT, SEGMENT_HEADER_BYTES, SegmentHeader, is_vouched_for, parse_segment_name,
+    FIRST_INDEX, RawRecord, SEGMENT_BYTES_LIMIT, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentKind,
+    is_vouched_for, parse_segment_name,
 };
-use crate::store::{FIRST_INDEX, Landmarks, Segment};
+use crate::store::{Landmarks, Segment};
 
 /// What was found when a log was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub struct Recovery {
     pub first_index: u64,
     /// The index of the last record.
     pub last_index: u64,
-    /// What a crash had left behind the last record, and what was cut off.
+    /// What a crash had left behind the last record, and what was cut off. Zeros are nothing.
     pub cut: Option<Cut>,
 }
 
@@ -31,15 +32,79 @@ pub struct Cut {
 }
 
 /// What recovery found and has not changed yet.
+#[derive(Default)]
 pub(crate) struct Found {
     pub(crate) segments: Vec<Segment>,
+    /// Names of segments that an interrupted reset has left: the log begins behind them.
+    pub(crate) leftovers: Vec<String>,
     pub(crate) cut: Option<Cut>,
     /// Whether a mark vouches for the last record already.
     pub(crate) is_sealed: bool,
+    /// The length of the last segment's file, with the zeros behind its end.
+    pub(crate) filled_bytes: usize,
 }
 
 /// Reads all segments. Changes nothing.
 pub(crate) fn read_segments(disk: &dyn Disk) -> Result<Found, OpenError> {
+    let mut files = read_headers(disk)?;
+    let mut found = Found::default();
+    if let Some(torn) = files.pop_if(|file| file.header.is_none()) {
+        found.cut = Some(Cut { file: torn.name, offset: 0, bytes: torn.length as u64 });
+    }
+    let is_reset = |file: &SegmentFile| file.header.is_some_and(|header| header.kind == SegmentKind::Reset);
+    let start = files.iter().rposition(is_reset).unwrap_or(0);
+    found.leftovers = files.drain(..start).map(|file| file.name).collect();
+
+    // A segment was only begun when the one before it was durable: then that one is whole, too.
+    let last = if found.cut.is_some() { None } else { files.len().checked_sub(1) };
+    for (position, SegmentFile { name, file, length, header }) in files.into_iter().enumerate() {
+        // Only the last file can be without, and that one is gone.
+        let Some(header) = header else { break };
+        let (first_index, salt) = (header.first_index, header.salt);
+        let expected = found.segments.last().map(|before| before.next_index);
+        if let Some(expected) = expected.filter(|expected| *expected != first_index) {
+            return Err(Corruption::new(&name, 0, Damage::Gap { expected, found: first_index }).into());
+        }
+        let mut bytes = vec![0; length];
+        let read = file.read_at(0, &mut bytes).map_err(DiskError::at("read", &name))?;
+        bytes.truncate(read);
+        let scan = scan(&name, header, &bytes)?;
+        // Zeros are what was filled in ahead and never written to. If they stand in the place of durable records, a record
+        // behind them is missing its predecessor, or the next segment is.
+        let rest = bytes.get(scan.end..).unwrap_or_default();
+        if rest.iter().any(|byte| *byte != 0) {
+            let index = scan.next_index;
+            if Some(position) != last || is_vouched_for(index, salt, rest) {
+                return Err(Corruption::new(&name, scan.end, Damage::Record { index }).into());
+            }
+            found.cut = Some(Cut { file: name.clone(), offset: scan.end as u64, bytes: rest.len() as u64 });
+        }
+        found.is_sealed = scan.is_sealed;
+        found.filled_bytes = bytes.len();
+        found.segments.push(Segment {
+            name,
+            file: file.into(),
+            first_index,
+            next_index: scan.next_index,
+            length: scan.end,
+            salt,
+            landmarks: scan.landmarks,
+        });
+    }
+    Ok(found)
+}
+
+/// A file with the name of a segment.
+struct SegmentFile {
+    name: String,
+    file: Box<dyn DiskFile>,
+    length: usize,
+    /// `None` for the last one, if a crash came before its header was durable.
+    header: Option<SegmentHeader>,
+}
+
+/// Opens all segments, in order. Refuses any file that is not one of this log.
+fn read_headers(disk: &dyn Disk) -> Result<Vec<SegmentFile>, OpenError> {
     let mut names = Vec::new();
     for name in disk.list().map_err(DiskError::at("list", "directory"))? {
         match parse_segment_name(&name) {
@@ -50,57 +115,37 @@ pub(crate) fn read_segments(disk: &dyn Disk) -> Result<Found, OpenError> {
     }
     names.sort_unstable();
 
-    let mut found = Found { segments: Vec::new(), cut: None, is_sealed: false };
     let last = names.len().saturating_sub(1);
+    let mut files = Vec::new();
     for (position, (first_index, name)) in names.into_iter().enumerate() {
-        let expected = found.segments.last().map(|before| before.next_index);
-        if let Some(expected) = expected.filter(|expected| *expected != first_index) {
-            return Err(Corruption::new(&name, 0, Damage::Gap { expected, found: first_index }).into());
-        }
         let file = disk.open(&name).map_err(DiskError::at("open", &name))?;
         let length = file.length().map_err(DiskError::at("measure", &name))?;
         let length = usize::try_from(length).ok().filter(|length| *length <= SEGMENT_BYTES_LIMIT);
         let length = length.ok_or_else(|| Corruption::new(&name, SEGMENT_BYTES_LIMIT, Damage::Length))?;
-        let mut bytes = vec![0; length];
-        let read = file.read_at(0, &mut bytes).map_err(DiskError::at("read", &name))?;
-        bytes.truncate(read);
-
-        let header = match SegmentHeader::decode(&bytes) {
-            Ok(header) if header.first_index == first_index => header,
+        let mut start = [0; SEGMENT_HEADER_BYTES];
+        let read = file.read_at(0, &mut start).map_err(DiskError::at("read", &name))?;
+        let header = match SegmentHeader::decode(&start[..read]) {
+            Ok(header) if header.first_index == first_index => Some(header),
+            Ok(_) => return Err(Corruption::new(&name, 16, Damage::Header).into()),
+            // A version that is not known says so with a checksum that is right: no crash made that.
+            Err((offset, damage @ Damage::Version(_))) => {
+                return Err(Corruption::new(&name, offset, damage).into());
+            }
             // Records are only written once the header is durable. A lone bad header at the end of the log, where a new
             // segment may begin, is therefore one that was never finished.
-            Err(Damage::Header)
+            Err(_)
                 if position == last
-                    && bytes.len() <= SEGMENT_HEADER_BYTES
-                    && (expected.is_some() || first_index == FIRST_INDEX) =>
+                    && length <= SEGMENT_HEADER_BYTES
+                    && SegmentHeader::may_be_torn(&start[..read])
+                    && (position > 0 || first_index == FIRST_INDEX) =>
             {
-                found.cut = Some(Cut { file: name, offset: 0, bytes: bytes.len() as u64 });
-                break;
+                None
             }
-            Ok(_) => return Err(Corruption::new(&name, 0, Damage::Header).into()),
-            Err(damage) => return Err(Corruption::new(&name, 0, damage).into()),
+            Err((offset, damage)) => return Err(Corruption::new(&name, offset, damage).into()),
         };
-        let scan = scan(&name, header, &bytes)?;
-        if scan.end < bytes.len() {
-            let (salt, index) = (header.salt, scan.next_index);
-            if position != last || is_vouched_for(index, salt, &bytes[scan.end..]) {
-                return Err(Corruption::new(&name, scan.end, Damage::Record { index }).into());
-            }
-            let (offset, bytes) = (scan.end as u64, (bytes.len() - scan.end) as u64);
-            found.cut = Some(Cut { file: name.clone(), offset, bytes });
-        }
-        found.is_sealed = scan.is_sealed;
-        found.segments.push(Segment {
-            name,
-            file: file.into(),
-            first_index,
-            next_index: scan.next_index,
-            length: scan.end,
-            salt: header.salt,
-            landmarks: scan.landmarks,
-        });
+        files.push(SegmentFile { name, file, length, header });
     }
-    Ok(found)
+    Ok(files)
 }
 
 /// The valid beginning of a segment.
@@ -118,7 +163,7 @@ fn scan(name: &str, header: SegmentHeader, bytes: &[u8]) -> Result<Scan, Corrupt
         is_sealed: false,
         landmarks: Landmarks::default(),
     };
-    while let Some(record) = RawRecord::decode(header.salt, &bytes[scan.end..]) {
+    while let Some(record) = RawRecord::decode(header.salt, bytes.get(scan.end..).unwrap_or_default()) {
         let expected = scan.next_index - u64::from(record.is_mark());
         if record.index != expected {
             // No crash makes a sound record of the wrong number.

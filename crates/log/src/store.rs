@@ -9,7 +9,8 @@ use crate::config::LogConfig;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Corruption, Damage, DiskError, LogError, OpenError};
 use crate::format::{
-    RECORD_HEADER_BYTES, RawRecord, SEGMENT_HEADER_BYTES, SegmentHeader, payload_bytes, segment_name,
+    FIRST_INDEX, RECORD_HEADER_BYTES, RawRecord, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentKind,
+    payload_bytes, segment_name,
 };
 use crate::recovery::{Recovery, read_segments};
 
@@ -29,6 +30,10 @@ pub(crate) struct Store {
     segments: Arc<Segments>,
     /// Whether a mark stands behind the last record.
     is_sealed: bool,
+    /// Up to where the file of the last segment is known to reach, with zeros behind the last record.
+    filled_bytes: usize,
+    /// How many zeros are written at a time. See [`FILL_BYTES`].
+    fill_bytes: usize,
     buffer: Vec<u8>,
 }
 
@@ -49,17 +54,27 @@ impl Store {
             // Or between a write and its sync: what can be read is not durable for that.
             last.sync()?;
         }
+        // Only now that their successor is durable.
+        for name in &found.leftovers {
+            disk.remove(name).map_err(DiskError::at("remove", name))?;
+        }
+        if !found.leftovers.is_empty() {
+            disk.sync_dir().map_err(DiskError::at("sync", "directory"))?;
+        }
         let (cut, is_sealed) = (found.cut, found.is_sealed);
+        let filled_bytes = if cut.is_none() { found.filled_bytes } else { 0 };
         let segments = Arc::new(Segments { list: RwLock::new(found.segments), shrinking: RwLock::new(()) });
         let mut store = Self {
             disk,
             segment_bytes_max: config.segment_bytes_max,
             segments,
             is_sealed,
+            filled_bytes,
+            fill_bytes: FILL_BYTES,
             buffer: Vec::new(),
         };
         if store.segments.read().is_empty() {
-            store.add_segment(FIRST_INDEX)?;
+            store.add_segment(SegmentKind::Next, FIRST_INDEX)?;
         }
         store.seal()?;
         let (first_index, last_index) = (store.segments.first_index(), store.segments.last_index());
@@ -77,7 +92,7 @@ impl Store {
         while let Some(next) = rest.first() {
             let mut tail = self.segments.tail();
             if !self.fits(tail.length, next.as_ref()) {
-                self.add_segment(tail.next_index)?;
+                self.add_segment(SegmentKind::Next, tail.next_index)?;
                 tail = self.segments.tail();
             }
             let vouched = tail.next_index - 1;
@@ -92,12 +107,14 @@ impl Store {
                 RawRecord { index, vouched, payload }.encode(tail.salt, &mut self.buffer);
                 records.push((index, offset));
             }
+            let bytes = self.buffer.len();
+            self.fill_ahead(&tail);
             self.write_buffer(&tail)?;
             self.is_sealed = false;
             {
                 let mut segments = self.segments.write();
                 let Some(last) = segments.last_mut() else { break };
-                last.length += self.buffer.len();
+                last.length += bytes;
                 last.next_index += records.len() as u64;
                 for (index, offset) in &records {
                     last.landmarks.pass(*index, *offset);
@@ -114,6 +131,29 @@ impl Store {
     pub(crate) fn truncate_after(&mut self, index: u64) -> Result<(), LogError> {
         let segments = Arc::clone(&self.segments);
         let _shrinking = segments.shrink();
+        self.remove_after(index)
+    }
+
+    /// Removes the segments that hold only records before an index. The last segment stays.
+    pub(crate) fn compact_before(&mut self, index: u64) -> Result<(), DiskError> {
+        let segments = Arc::clone(&self.segments);
+        let _shrinking = segments.shrink();
+        self.remove_before(index)
+    }
+
+    /// Removes all records, and lets the next one have an index, which must not be before the log.
+    pub(crate) fn reset_to(&mut self, index: u64) -> Result<(), LogError> {
+        let segments = Arc::clone(&self.segments);
+        let _shrinking = segments.shrink();
+        // Segments behind the new one would be taken for its successors.
+        self.remove_after(index - 1)?;
+        if self.segments.tail().first_index != index {
+            self.add_segment(SegmentKind::Reset, index)?;
+        }
+        Ok(self.remove_before(index)?)
+    }
+
+    fn remove_after(&mut self, index: u64) -> Result<(), LogError> {
         // From the end, each durable before the next: whenever a crash comes, what is left has no gap.
         loop {
             let removed = {
@@ -137,15 +177,13 @@ impl Store {
             tail.file.truncate(tail.length as u64).map_err(DiskError::at("truncate", &tail.name))?;
             tail.sync()?;
         }
+        self.filled_bytes = tail.length;
         // The mark of an earlier end may be the end again.
         self.is_sealed = tail.ends_with_mark()?;
         Ok(())
     }
 
-    /// Removes the segments that hold only records before an index. The last segment stays.
-    pub(crate) fn compact_before(&mut self, index: u64) -> Result<(), DiskError> {
-        let segments = Arc::clone(&self.segments);
-        let _shrinking = segments.shrink();
+    fn remove_before(&self, index: u64) -> Result<(), DiskError> {
         loop {
             let removed = {
                 let mut segments = self.segments.write();
@@ -158,17 +196,20 @@ impl Store {
         }
     }
 
-    /// Puts a mark behind the last record, which vouches for it and all before.
+    /// Puts a mark behind the last record, which vouches for it and all before, and gives back what was filled in ahead.
     pub(crate) fn seal(&mut self) -> Result<(), DiskError> {
         let tail = self.segments.tail();
         // In an empty segment there is nothing to vouch for: that it exists vouches for the one before.
         if self.is_sealed || tail.next_index == tail.first_index {
             return Ok(());
         }
+        // Only zeros go, so that it does not matter which of the two a crash leaves.
+        tail.file.truncate(tail.length as u64).map_err(DiskError::at("truncate", &tail.name))?;
         self.buffer.clear();
         RawRecord::mark(tail.next_index - 1).encode(tail.salt, &mut self.buffer);
         self.write_buffer(&tail)?;
         self.is_sealed = true;
+        self.filled_bytes = tail.length + self.buffer.len();
         if let Some(last) = self.segments.write().last_mut() {
             last.length += self.buffer.len();
         }
@@ -184,14 +225,26 @@ impl Store {
         offset + payload.len() + 2 * RECORD_HEADER_BYTES <= self.segment_bytes_max
     }
 
+    /// Lets zeros follow what is written, if that makes the file longer. Until they are used up, no write does, and a sync
+    /// has only data to write and not the length as well. Large writes are not worth doubling: their sync costs little for
+    /// what it makes durable.
+    fn fill_ahead(&mut self, tail: &Segment) {
+        let end = tail.length + self.buffer.len();
+        if end > self.filled_bytes && self.buffer.len() <= self.fill_bytes / 4 {
+            let filled = (end + self.fill_bytes).min(self.segment_bytes_max).max(end);
+            self.buffer.resize(filled - tail.length, 0);
+        }
+        self.filled_bytes = self.filled_bytes.max(tail.length + self.buffer.len());
+    }
+
     fn write_buffer(&self, tail: &Segment) -> Result<(), DiskError> {
         tail.file.write_at(tail.length as u64, &self.buffer).map_err(DiskError::at("write", &tail.name))?;
         tail.sync()
     }
 
     /// Everything before must be durable: that the new segment exists says so.
-    fn add_segment(&mut self, first_index: u64) -> Result<(), DiskError> {
-        let (name, header) = (segment_name(first_index), SegmentHeader::new(first_index));
+    fn add_segment(&mut self, kind: SegmentKind, first_index: u64) -> Result<(), DiskError> {
+        let (name, header) = (segment_name(first_index), SegmentHeader::new(kind, first_index));
         let file = self.disk.create(&name).map_err(DiskError::at("create", &name))?;
         let segment = Segment {
             name,
@@ -207,6 +260,7 @@ impl Store {
         self.disk.sync_dir().map_err(DiskError::at("sync", "directory"))?;
         self.segments.write().push(segment);
         self.is_sealed = false;
+        self.filled_bytes = SEGMENT_HEADER_BYTES;
         Ok(())
     }
 
@@ -389,8 +443,8 @@ impl Landmarks {
     }
 }
 
-/// Indices begin with 1, so that 0 can mean "none yet".
-pub(crate) const FIRST_INDEX: u64 = 1;
+/// Enough that few syncs in a hundred have to write the length of the file, and little to write twice.
+const FILL_BYTES: usize = 256 << 10;
 const LANDMARK_BYTES: usize = 64 << 10;
 const CHUNK_BYTES: usize = 64 << 10;
 const BUFFER_BYTES_KEPT: usize = 1 << 20;

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::error::LogError;
 
-/// Resolves to the index of a record once it is durable. As a future it needs no particular runtime.
+/// Resolves to the index of a record, or of the last of several, once it is durable. As a future it needs no particular runtime.
 ///
 /// Dropping it does not take the record back.
 #[derive(Debug)]
@@ -41,6 +41,7 @@ impl Ticket {
             if let Some(result) = &state.result {
                 return result.clone();
             }
+            state.is_thread_waiting = true;
             state = self.slot.resolved.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -67,6 +68,10 @@ pub(crate) struct Completion {
 }
 
 impl Completion {
+    pub(crate) fn index(&self) -> u64 {
+        self.index
+    }
+
     pub(crate) fn succeed(self) {
         self.slot.resolve(Ok(self.index));
     }
@@ -92,20 +97,24 @@ struct Slot {
 struct SlotState {
     result: Option<Result<u64, LogError>>,
     waker: Option<Waker>,
+    /// Waking threads asks the kernel even if there are none, for every single record.
+    is_thread_waiting: bool,
 }
 
 impl Slot {
     /// The first word counts.
     fn resolve(&self, result: Result<u64, LogError>) {
-        let waker = {
+        let (waker, is_thread_waiting) = {
             let mut state = self.lock();
             if state.result.is_some() {
                 return;
             }
             state.result = Some(result);
-            state.waker.take()
+            (state.waker.take(), state.is_thread_waiting)
         };
-        self.resolved.notify_all();
+        if is_thread_waiting {
+            self.resolved.notify_all();
+        }
         if let Some(waker) = waker {
             waker.wake();
         }

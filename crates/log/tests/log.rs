@@ -196,7 +196,7 @@ fn a_log_in_a_directory_survives_being_torn() {
     let path = directory.path().join("oplog");
     let (log, _) = Log::open(LogConfig::default(), FileDisk::open(&path).expect("opened")).expect("opened");
     let second_process = FileDisk::open(&path).map(|_| ());
-    assert_eq!(second_process.map_err(|error| error.kind()), Err(io::ErrorKind::WouldBlock));
+    assert_eq!(second_process.map_err(|error| error.source.kind()), Err(io::ErrorKind::WouldBlock));
     log.append("one").expect("accepted").wait().expect("durable");
     log.append("two").expect("accepted").wait().expect("durable");
     log.close().expect("closed");

@@ -277,7 +277,8 @@ fn the_end_of_a_segment_that_is_not_the_last_is_never_cut() {
     let mut contents = disk.contents();
     let name = contents.keys().next().expect("a segment").clone();
     let segment = contents.get_mut(&name).expect("a segment");
-    segment.truncate(segment.len() - 1);
+    let end = segment.iter().rposition(|byte| *byte == 7).expect("a payload");
+    segment.truncate(end);
     let disk = SimDisk::with_contents(contents.clone());
     let refused = Store::open(Arc::new(disk.clone()), &config()).map(|_| ());
     let Err(OpenError::Corrupt(corruption)) = refused else { panic!("{refused:?}") };
