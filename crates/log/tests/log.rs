@@ -70,7 +70,7 @@ fn after_one_failed_sync_nothing_is_acknowledged_though_the_disk_works_again() {
         assert_eq!(error.operation, "sync");
     }
     let late = [log.append("late").map(|_| ()), log.try_append("late").map(|_| ()), log.truncate_after(1)];
-    for refused in late.into_iter().chain([log.compact_before(1).map(|_| ())]) {
+    for refused in late.into_iter().chain([log.compact_before(1).map(|_| ()), log.reset_to(9)]) {
         assert!(matches!(refused, Err(LogError::Disk(_))), "{refused:?}");
     }
     assert_eq!(log.durable_index(), 1);
@@ -110,6 +110,91 @@ fn a_task_awaits_a_ticket_on_any_executor() {
         Ok::<u64, LogError>(first.await? + second.await?)
     });
     assert_eq!(sum.expect("durable"), 3);
+}
+
+#[test]
+fn a_batch_waits_for_one_sync_and_its_ticket_speaks_for_all_of_it() {
+    let disk = SimDisk::new();
+    let (log, _) = Log::open(LogConfig::default(), disk.clone()).expect("opened");
+    disk.hold_syncs(true);
+    let first = log.append("first").expect("accepted");
+    disk.await_held_sync();
+    let batch = log.append_all(["a", "b", "c"]).expect("accepted");
+    let nothing = log.append_all(Vec::<Vec<u8>>::new()).expect("accepted");
+    let after = log.try_append_all([[7], [8]]).expect("accepted");
+    assert_eq!((batch.index(), nothing.index(), after.index()), (4, 4, 6));
+    let before = disk.syncs();
+    disk.hold_syncs(false);
+    assert_eq!(after.wait().expect("durable"), 6);
+    for (ticket, index) in [(first, 1), (batch, 4), (nothing, 4)] {
+        assert_eq!(ticket.wait().expect("durable"), index);
+    }
+    assert_eq!(disk.syncs() - before, 2);
+
+    let (log, _) = Log::open(LogConfig::default(), disk.crash(1)).expect("opened");
+    let payloads: Vec<_> = log.records(1).map(|record| record.expect("read").payload).collect();
+    assert_eq!(payloads, [&b"first"[..], b"a", b"b", b"c", &[7], &[8]]);
+    // Nothing handed in, nothing to wait for.
+    assert_eq!(log.append_all(Vec::<Vec<u8>>::new()).expect("accepted").wait().expect("durable"), 6);
+}
+
+/// A batch that does not fit into one segment becomes durable in parts, and its ticket speaks for the last.
+#[test]
+fn a_batch_is_not_acknowledged_when_only_a_part_of_it_is_durable() {
+    let disk = SimDisk::new();
+    let (log, _) = Log::open(small(), disk.clone()).expect("opened");
+    // The records of the first segment, the header of the second, and then its records.
+    disk.fail_one_sync_after(2);
+    let refused = log.append_all([[7; 60]; 20]).expect("accepted").wait();
+    assert!(matches!(refused, Err(LogError::Disk(_))), "{refused:?}");
+    assert_eq!(log.durable_index(), 4);
+}
+
+#[test]
+fn a_batch_is_accepted_whole_or_refused_whole() {
+    let config = LogConfig { record_bytes_max: 72, queue_bytes_max: 400, ..LogConfig::default() };
+    let disk = SimDisk::new();
+    let (log, _) = Log::open(config, disk.clone()).expect("opened");
+    let refused = log.append_all([vec![0; 10], vec![0; 73]]).map(|_| ());
+    assert!(matches!(refused, Err(LogError::TooLarge { bytes: 73, max: 72 })), "{refused:?}");
+    // It would never fit, so that waiting for room would be for ever.
+    let refused = log.append_all([[0; 72]; 3]).map(|_| ());
+    assert!(matches!(refused, Err(LogError::BatchTooLarge { bytes: 600, max: 400 })), "{refused:?}");
+    disk.hold_syncs(true);
+    let one = log.append([0; 72]).expect("accepted");
+    let refused = log.try_append_all([[0; 72]; 2]).map(|_| ());
+    assert!(matches!(refused, Err(LogError::QueueFull { waiting: 200, max: 400 })), "{refused:?}");
+    disk.hold_syncs(false);
+    assert_eq!(one.wait().expect("durable"), 1);
+    assert_eq!(log.append_all([[0; 72]; 2]).expect("accepted").wait().expect("durable"), 3);
+    assert_eq!(log.stats().refused, 7);
+}
+
+#[test]
+fn a_log_that_is_reset_goes_on_behind_the_snapshot() {
+    let disk = SimDisk::new();
+    let (log, _) = Log::open(small(), disk.clone()).expect("opened");
+    let waiting = log.append_all((0..30).map(|number| format!("old {number}"))).expect("accepted");
+    log.reset_to(1000).expect("reset");
+    // What was handed in before became durable, and is gone for that.
+    assert_eq!(waiting.wait().expect("was durable"), 30);
+    assert_eq!((log.first_index(), log.last_index(), log.durable_index()), (1000, 999, 999));
+    assert_eq!(disk.contents().keys().collect::<Vec<_>>(), ["00000000000000001000.seg"]);
+    assert_eq!(log.append_all(["a", "b", "c"]).expect("accepted").wait().expect("durable"), 1002);
+    for index in [0, 999, u64::MAX] {
+        let refused = log.reset_to(index);
+        assert!(matches!(refused, Err(LogError::OutOfRange { first: 1000, last: 1002, .. })), "{refused:?}");
+    }
+    let refused = log.read(999, 1000);
+    assert!(matches!(refused, Err(LogError::OutOfRange { first: 1000, .. })), "{refused:?}");
+
+    // A power cut finds it reset, and where it went on to.
+    let (log, recovery) = Log::open(small(), disk.crash(1)).expect("opened");
+    assert_eq!((recovery.first_index, recovery.last_index, recovery.cut), (1000, 1002, None));
+    // A snapshot in the middle of the log takes what is behind it, too.
+    log.reset_to(1001).expect("reset");
+    assert_eq!(log.append("new").expect("accepted").wait().expect("durable"), 1001);
+    assert_eq!(log.records(1001).map(|record| record.expect("read").payload).collect::<Vec<_>>(), [b"new"]);
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn run(disk: &SimDisk, steps: &[Step], fill_bytes: usize) -> (Vec<Bounds>, Optio
 fn check(bounds: &[Bounds], store: &Store) -> Result<(), TestCaseError> {
     let mut outcomes = bounds.iter().map(|(sure, may_be)| sure.check(may_be, store));
     let first = outcomes.next().unwrap_or(Ok(()));
-    outcomes.fold(first, |before, outcome| before.or(outcome))
+    outcomes.fold(first, Result::or)
 }
 
 /// After any crash of that disk the log is there, within its bounds, and goes on.
