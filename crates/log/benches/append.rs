@@ -3,8 +3,8 @@
 //! `cargo bench -p synod-log --bench append` prints one table. Each contender runs in a directory below the current one,
 //! so on a disk and not in memory, and syncs the data before it acknowledges. One driver keeps a number of records
 //! outstanding: it hands in as many, waits for the oldest, and hands in the next. The databases get what the log brings
-//! along, group commit: one thread takes all that wait and commits them together. Rounds of all contenders alternate, and
-//! the median counts, so that the moods of a shared disk hit all alike.
+//! along, group commit: one thread takes all that wait and commits them together. Short rounds of all contenders alternate,
+//! and the median counts, so that the moods of a shared disk hit all alike.
 //!
 //! Wall-clock figures belong to the machine; compare runs on one machine only.
 
@@ -24,8 +24,8 @@ use synod_log::{FileDisk, Log, LogConfig, Ticket};
 
 const PAYLOAD_BYTES: usize = 256;
 const OUTSTANDING: [usize; 3] = [1, 64, 1024];
-const ROUNDS: usize = 5;
-const ROUND: Duration = Duration::from_millis(1500);
+const ROUNDS: usize = 25;
+const ROUND: Duration = Duration::from_millis(300);
 const TABLE: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 
 fn main() -> Result<(), Box<dyn Error>> {

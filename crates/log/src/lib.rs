@@ -11,7 +11,7 @@
 //!                                       ▼
 //!        00000000000000000001.seg   00000000000000004711.seg      names are the first index, in decimal
 //!
-//!   segment    magic "SYNODLOG" 8 │ version u32 │ crc u32 │ first index u64 │ salt u64 │ records ...
+//!   segment    magic "SYNODLOG" 8 │ version u16 │ kind u16 │ crc u32 │ first index u64 │ salt u64 │ records ... │ zeros
 //!   record     crc u32 │ length u32 │ index u64 │ vouched u64 │ payload
 //!   mark       crc u32 │ 0          │ index u64 │ the same    │
 //! ```
@@ -30,6 +30,16 @@
 //! Marks vouch for the end of the log; they are written when it is opened and closed. What remains undecidable is damage to
 //! the last batch before a crash, which looks as if the crash had torn it: that is cut, and reported. A new segment is only
 //! made when the one before it is durable, so that all but the last must be whole.
+//!
+//! **Zeros** stand behind the last record, written ahead together with the records that made the file longer: until they are
+//! used up, a sync has data to write and not the length of the file. They are the end of a log as much as the end of its
+//! file is.
+//!
+//! **Reset.** A log that jumps ahead, because a snapshot holds what comes before, begins a segment of its own kind. Once that
+//! is durable, the segments before it do not count any more: opening the log removes what a crash has left of them.
+//!
+//! **Blocking.** `append`, `append_all` and all that reads or removes records may block. Tasks that share their thread use
+//! `try_append`, `try_append_all` and await the tickets; the rest, which is rare, they leave to `spawn_blocking` or the like.
 //!
 //! **Fail-stop.** After a failed write or sync nobody knows what is on the disk, and asking again does not help: a kernel
 //! may have dropped the pages that it could not write. After the first error nothing is acknowledged any more; waiting
