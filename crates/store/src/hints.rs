@@ -29,9 +29,10 @@
 //!
 //! [memberlist]: https://docs.rs/memberlist/0.8.5
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -43,6 +44,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use crate::lock;
 use self::bridge::{Bridge, Memberlist, Transport};
 pub use self::config::{HintsConfig, HintsConfigError};
 use self::view::View;

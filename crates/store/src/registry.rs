@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use synod_cluster::MonotonicClock;
 use synod_core::slots::{
-    Answer, BootstrapState, ClusterId, Envelope, EnvelopeBody, NodeRecord, RegistryCounters, RegistryOp,
+    Answer, BootstrapState, ClusterId, Envelope, EnvelopeBody, NodeRecord, RegistryCounters,
     RegistryOutcome, RequestError, RequestId, Restored, SlotEvent, SlotId, SlotMessage, SlotRecord, SlotRegistry,
     SlotRegistryConfig, SlotView, Standing,
 };
