@@ -21,7 +21,8 @@ use http::{HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
 use synod_cluster::{ApiExtension, Exposition, MembershipHandle};
 use synod_core::slots::{
-    Answer, Head, NodeRecord, RequestError, SlotEpoch, SlotId, SlotRecord, SlotView, Standing, Tag, VALUE_BYTES_MAX,
+    Answer, Head, NodeRecord, RequestError, SlotEpoch, SlotId, SlotRecord, SlotView, Standing, Tag,
+    VALUE_BYTES_MAX,
 };
 use synod_core::{MemberId, NodeId};
 
@@ -227,31 +228,45 @@ impl ApiExtension for StoreApi {
         text.one_gauge("synod_slots_vacant", "Slots without a primary.", vacant as u64);
         let counters = registry.counters();
         let (delivered, failed, dropped) = registry.message_counts();
-        text.counters("synod_slots", &[
-            ("campaigns", "Epochs that this node asked for.", counters.campaigns),
-            ("elections", "Epochs that this node won.", counters.elections),
-            ("step_downs", "Epochs of this node that another one ended.", counters.step_downs),
-            ("grants", "Epochs that this node promised to others.", counters.grants),
-            ("refusals", "Epochs that this node did not promise.", counters.refusals),
-            ("conflicts", "Records that contradicted each other. Must be 0.", counters.conflicts),
-            ("clocks_ahead", "Stamps of clocks that were too far ahead.", counters.clocks_ahead),
-            ("envelopes_refused", "Envelopes of gossip that were ignored.", registry.refused_envelopes()),
-            ("strangers", "Messages of strangers and of lives that are over.", counters.strangers),
-            ("messages_delivered", "Messages to other registries that arrived.", delivered),
-            ("messages_failed", "Messages to other registries that did not arrive.", failed),
-            ("messages_dropped", "Messages to other registries for which there was no room.", dropped),
-        ]);
+        text.counters(
+            "synod_slots",
+            &[
+                ("campaigns", "Epochs that this node asked for.", counters.campaigns),
+                ("elections", "Epochs that this node won.", counters.elections),
+                ("step_downs", "Epochs of this node that another one ended.", counters.step_downs),
+                ("grants", "Epochs that this node promised to others.", counters.grants),
+                ("refusals", "Epochs that this node did not promise.", counters.refusals),
+                ("conflicts", "Records that contradicted each other. Must be 0.", counters.conflicts),
+                ("clocks_ahead", "Stamps of clocks that were too far ahead.", counters.clocks_ahead),
+                ("envelopes_refused", "Envelopes of gossip that were ignored.", registry.refused_envelopes()),
+                ("strangers", "Messages of strangers and of lives that are over.", counters.strangers),
+                ("messages_delivered", "Messages to other registries that arrived.", delivered),
+                ("messages_failed", "Messages to other registries that did not arrive.", failed),
+                ("messages_dropped", "Messages to other registries for which there was no room.", dropped),
+            ],
+        );
         if let Some(hints) = hints {
             let counters = hints.counters();
-            text.one_gauge("synod_swim_online", "Other nodes that SWIM holds online.", hints.online().len() as u64);
-            text.counters("synod_swim", &[
-                ("dropped_hints", "Hints that nobody took in time.", counters.dropped_hints),
-                ("dropped_broadcasts", "Broadcasts for which there was no room.", counters.dropped_broadcasts),
-                ("refused_members", "Members of other clusters, or of none.", counters.refused_members),
-                ("refused_payloads", "Payloads that could not be read.", counters.refused_payloads),
-                ("name_conflicts", "Second processes of one name.", counters.name_conflicts),
-                ("joins", "Successful attempts to join another node.", counters.joins),
-            ]);
+            text.one_gauge(
+                "synod_swim_online",
+                "Other nodes that SWIM holds online.",
+                hints.online().len() as u64,
+            );
+            text.counters(
+                "synod_swim",
+                &[
+                    ("dropped_hints", "Hints that nobody took in time.", counters.dropped_hints),
+                    (
+                        "dropped_broadcasts",
+                        "Broadcasts for which there was no room.",
+                        counters.dropped_broadcasts,
+                    ),
+                    ("refused_members", "Members of other clusters, or of none.", counters.refused_members),
+                    ("refused_payloads", "Payloads that could not be read.", counters.refused_payloads),
+                    ("name_conflicts", "Second processes of one name.", counters.name_conflicts),
+                    ("joins", "Successful attempts to join another node.", counters.joins),
+                ],
+            );
         }
     }
 }
@@ -261,7 +276,8 @@ impl ApiParts {
         let bootstrap = self.registry.bootstrap();
         let ready = self.registry.check_ready();
         let (serving, learning, vacant) = self.registry.counts();
-        let alive = self.registry.nodes().iter().filter(|(_, standing, _)| *standing == Standing::Alive).count();
+        let alive =
+            self.registry.nodes().iter().filter(|(_, standing, _)| *standing == Standing::Alive).count();
         StatusJson {
             node_id: self.own.node.to_string(),
             incarnation: self.own.incarnation.get(),
@@ -284,7 +300,10 @@ impl ApiParts {
     fn members(&self) -> Vec<MemberJson> {
         let records = self.registry.slots();
         let nodes = self.registry.nodes();
-        nodes.iter().map(|(node, standing, record)| self.member(node, *standing, record.as_ref(), &records)).collect()
+        nodes
+            .iter()
+            .map(|(node, standing, record)| self.member(node, *standing, record.as_ref(), &records))
+            .collect()
     }
 
     fn member(
@@ -296,7 +315,9 @@ impl ApiParts {
     ) -> MemberJson {
         let bootstrap = self.registry.bootstrap();
         let known = bootstrap.node(node);
-        let text = |address: Option<_>| address.map_or_else(String::new, |address: synod_core::Authority| address.to_string());
+        let text = |address: Option<_>| {
+            address.map_or_else(String::new, |address: synod_core::Authority| address.to_string())
+        };
         let view = self.membership.view();
         let seen = view.records.records.iter().find(|record| record.member.node == *node);
         let lives = [record.map(|record| &record.member), seen.map(|record| &record.member)];
@@ -440,7 +461,8 @@ async fn slots(
     if let Some(number) = filter.slot
         && number >= bootstrap.replication.total_slots
     {
-        let reason = format!("there is no slot {number}; the cluster has {}", bootstrap.replication.total_slots);
+        let reason =
+            format!("there is no slot {number}; the cluster has {}", bootstrap.replication.total_slots);
         return Err(Failure::new(StatusCode::NOT_FOUND, &reason));
     }
     let records = registry.slots();
@@ -519,13 +541,15 @@ fn tagged(tag: Tag) -> [(HeaderName, HeaderValue); 1] {
 /// What must be there before a write, by the headers of the request.
 fn condition(headers: &HeaderMap) -> Result<Option<Option<Tag>>, Failure> {
     let wrong = |reason: &str| Failure::new(StatusCode::BAD_REQUEST, reason);
-    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default().to_owned());
+    let text =
+        |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default().to_owned());
     match (text(IF_MATCH), text(IF_NONE_MATCH)) {
         (None, None) => Ok(None),
         (None, Some(any)) if any == "*" => Ok(Some(None)),
         (Some(tag), None) => {
             let parts = tag.trim_matches('"').split_once('.');
-            let numbers = parts.and_then(|(epoch, sequence)| Some((epoch.parse().ok()?, sequence.parse().ok()?)));
+            let numbers =
+                parts.and_then(|(epoch, sequence)| Some((epoch.parse().ok()?, sequence.parse().ok()?)));
             let (epoch, sequence) = numbers.ok_or_else(|| wrong("If-Match takes the ETag of a register"))?;
             Ok(Some(Some(Tag { epoch: SlotEpoch::new(epoch), sequence })))
         }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message as _;
 use synod_core::slots::{
-    BUCKETS, BootstrapState, ClusterId, ENVELOPE_VERSION, ElectionCause, Envelope, EnvelopeBody, EnvelopeRefusal,
-    ForeignCluster, Grant, Head, HlcTimestamp, NodeRecord, Promise, Refusal, RefusalReason, SlotEpoch, SlotId,
-    SlotMessage, SlotRecord, SlotState, Tag, VALUE_BYTES_MAX,
+    BUCKETS, BootstrapState, ClusterId, ENVELOPE_VERSION, ElectionCause, Envelope, EnvelopeBody,
+    EnvelopeRefusal, ForeignCluster, Grant, Head, HlcTimestamp, NodeRecord, Promise, Refusal, RefusalReason,
+    SlotEpoch, SlotId, SlotMessage, SlotRecord, SlotState, Tag, VALUE_BYTES_MAX,
 };
 use synod_core::{Authority, Incarnation, MemberId, NodeId};
 use synod_wire::slots as wire;
@@ -56,7 +56,10 @@ pub fn batch(cluster: ClusterId, from: &MemberId, messages: &[SlotMessage]) -> w
 ///
 /// # Errors
 /// The batch is of another cluster, or anything in it is malformed.
-pub fn read_batch(own: ClusterId, batch: wire::SlotBatch) -> Result<(MemberId, Vec<SlotMessage>), CodecError> {
+pub fn read_batch(
+    own: ClusterId,
+    batch: wire::SlotBatch,
+) -> Result<(MemberId, Vec<SlotMessage>), CodecError> {
     check_cluster(own, &batch.cluster)?;
     let from = member(&batch.node, batch.incarnation)?;
     let messages = batch.messages.into_iter().map(read_message).collect::<Result<_, _>>()?;
@@ -117,7 +120,8 @@ pub fn read_envelope(own: ClusterId, bytes: &[u8]) -> Result<Envelope, EnvelopeR
     let body = match kind.as_str() {
         KIND_SLOT_DELTA => {
             let delta = wire::Delta::decode(payload).map_err(|error| malformed(error.to_string()))?;
-            let (records, nodes) = read_records(delta.records, delta.nodes).map_err(|e| malformed(e.to_string()))?;
+            let (records, nodes) =
+                read_records(delta.records, delta.nodes).map_err(|e| malformed(e.to_string()))?;
             EnvelopeBody::SlotDelta { records, nodes }
         }
         KIND_BOOTSTRAP => {
@@ -156,7 +160,10 @@ pub fn write_head(head: &Head) -> wire::Head {
 pub fn read_head(head: wire::Head) -> Result<Head, CodecError> {
     let tag = read_tag(head.tag.ok_or(CodecError::Missing("the tag of a head"))?);
     if head.value.len() > VALUE_BYTES_MAX {
-        return Err(malformed("a value", format!("{} bytes are more than {VALUE_BYTES_MAX}", head.value.len())));
+        return Err(malformed(
+            "a value",
+            format!("{} bytes are more than {VALUE_BYTES_MAX}", head.value.len()),
+        ));
     }
     Ok(Head { tag, value: Arc::from(&head.value[..]) })
 }
@@ -183,9 +190,9 @@ fn write_message(message: &SlotMessage) -> wire::SlotMessage {
         }),
         SlotMessage::HandOver { slots } => Body::HandOver(write_epochs(slots)),
         SlotMessage::Claims { slots } => Body::Claims(write_epochs(slots)),
-        SlotMessage::AskPromises { slots } => {
-            Body::AskPromises(wire::AskPromises { slots: slots.iter().map(|slot| slot.get().into()).collect() })
-        }
+        SlotMessage::AskPromises { slots } => Body::AskPromises(wire::AskPromises {
+            slots: slots.iter().map(|slot| slot.get().into()).collect(),
+        }),
         SlotMessage::Promises { promises } => {
             let promises = promises.iter().map(|promise| wire::promises::Promise {
                 slot: promise.slot.get().into(),
@@ -384,7 +391,8 @@ fn write_node(record: &NodeRecord) -> wire::NodeRecord {
 fn read_node(record: &wire::NodeRecord) -> Result<NodeRecord, CodecError> {
     Ok(NodeRecord {
         member: member(&record.node, record.incarnation)?,
-        address: Authority::new(&record.address).map_err(|error| malformed("an address", error.to_string()))?,
+        address: Authority::new(&record.address)
+            .map_err(|error| malformed("an address", error.to_string()))?,
         instance: record.instance,
         leaving: record.leaving,
         heartbeat: HlcTimestamp::from_bits(record.heartbeat),

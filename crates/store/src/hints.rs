@@ -44,11 +44,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::lock;
 use self::bridge::{Bridge, Memberlist, Transport};
 pub use self::config::{HintsConfig, HintsConfigError};
 use self::view::View;
 use self::wire::Life;
+use crate::lock;
 
 mod bridge;
 mod config;

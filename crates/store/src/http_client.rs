@@ -30,7 +30,8 @@ pub async fn get_json<T: DeserializeOwned>(url: &str, timeout: Duration) -> Resu
             let reason = said.unwrap_or_else(|| String::from_utf8_lossy(&body).trim().to_owned());
             return Err(HttpError::Refused { url: url.to_owned(), status: status.as_u16(), reason });
         }
-        serde_json::from_slice(&body).map_err(|error| failed(format!("the answer is not understood: {error}")))
+        serde_json::from_slice(&body)
+            .map_err(|error| failed(format!("the answer is not understood: {error}")))
     };
     match tokio::time::timeout(timeout, answered).await {
         Ok(answer) => answer,

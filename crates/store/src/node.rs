@@ -110,7 +110,8 @@ impl Node {
             }
         };
         let clock = cluster.clock();
-        let restored = synod_core::slots::Restored { is_new_cluster: options.is_new_cluster, ..recovered.restored };
+        let restored =
+            synod_core::slots::Restored { is_new_cluster: options.is_new_cluster, ..recovered.restored };
         let gossip = hints.clone().map(|hints| hints as Arc<dyn Broadcast>);
         let parts = RegistryParts {
             own: member.clone(),
@@ -286,7 +287,8 @@ impl IncarnationStore for FileIncarnations {
     }
 
     fn persist(&mut self, incarnation: Incarnation) -> Result<(), IncarnationStoreError> {
-        let failed = |error: FilesError| IncarnationStoreError::Persist { incarnation, reason: error.to_string() };
+        let failed =
+            |error: FilesError| IncarnationStoreError::Persist { incarnation, reason: error.to_string() };
         let ticket = self.files.append(&[Entry::Incarnation(incarnation)]).map_err(failed)?;
         ticket.wait().map_err(|error| failed(error.into()))?;
         self.last = Some(incarnation);
@@ -325,7 +327,8 @@ fn cluster_config(
 /// Membership at the pace of the cluster: a node is suspected after `suspect_timeout` without a heartbeat, at the latest,
 /// and given up `fail_timeout` after that.
 fn membership_config(pace: Pace) -> MembershipCoordinatorConfig {
-    let heartbeat_interval = (pace.suspect_timeout / 5).clamp(Duration::from_millis(20), Duration::from_secs(1));
+    let heartbeat_interval =
+        (pace.suspect_timeout / 5).clamp(Duration::from_millis(20), Duration::from_secs(1));
     let acceptable_pause = pace.suspect_timeout.saturating_sub(heartbeat_interval * 2);
     MembershipCoordinatorConfig {
         phi: PhiConfig {
@@ -428,25 +431,27 @@ async fn follow_hints(
                 // It may be gone already, or unknown; then there is nothing to suspect.
                 drop(membership.suspect(node).await);
             }
-            Hint::Received { from, payload } => match codec::read_envelope(bootstrap.cluster_id(), &payload) {
-                Ok(Envelope { body: EnvelopeBody::SlotDelta { records, nodes }, .. }) => {
-                    if registry.gossip(records, nodes).await.is_err() {
-                        return;
+            Hint::Received { from, payload } => {
+                match codec::read_envelope(bootstrap.cluster_id(), &payload) {
+                    Ok(Envelope { body: EnvelopeBody::SlotDelta { records, nodes }, .. }) => {
+                        if registry.gossip(records, nodes).await.is_err() {
+                            return;
+                        }
+                    }
+                    Ok(Envelope { body: EnvelopeBody::BootstrapSnapshot(state), .. }) => {
+                        // Of the same cluster, so of the same layout; which of them wrote it down first matters to nobody here.
+                        let differing = bootstrap.differences(&state);
+                        if !differing.is_empty() {
+                            let settings = differing.join(", ");
+                            tracing::warn!(%from, settings, "a node of this cluster runs with other settings");
+                        }
+                    }
+                    Err(refusal) => {
+                        registry.note_refused_envelope();
+                        tracing::debug!(%from, %refusal, "gossip was ignored");
                     }
                 }
-                Ok(Envelope { body: EnvelopeBody::BootstrapSnapshot(state), .. }) => {
-                    // Of the same cluster, so of the same layout; which of them wrote it down first matters to nobody here.
-                    let differing = bootstrap.differences(&state);
-                    if !differing.is_empty() {
-                        let settings = differing.join(", ");
-                        tracing::warn!(%from, settings, "a node of this cluster runs with other settings");
-                    }
-                }
-                Err(refusal) => {
-                    registry.note_refused_envelope();
-                    tracing::debug!(%from, %refusal, "gossip was ignored");
-                }
-            },
+            }
             Hint::NameConflict { node, address, .. } => {
                 tracing::warn!(%node, %address, "a second process claims the name of a node");
             }

@@ -73,7 +73,9 @@ pub(crate) fn write_request(
     }
 }
 
-pub(crate) fn read_request(request: wire::RegisterRequest) -> Result<(SlotId, RegisterOperation), CodecError> {
+pub(crate) fn read_request(
+    request: wire::RegisterRequest,
+) -> Result<(SlotId, RegisterOperation), CodecError> {
     let slot = read_slot(request.slot)?;
     let operation = match request.operation.ok_or(CodecError::Missing("the operation"))? {
         WireOperation::Read(_) => RegisterOperation::Read,

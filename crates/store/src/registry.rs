@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use synod_cluster::MonotonicClock;
 use synod_core::slots::{
-    Answer, BootstrapState, ClusterId, Envelope, EnvelopeBody, NodeRecord, RegistryCounters,
-    RegistryOutcome, RequestError, RequestId, Restored, SlotEvent, SlotId, SlotMessage, SlotRecord, SlotRegistry,
+    Answer, BootstrapState, ClusterId, Envelope, EnvelopeBody, NodeRecord, RegistryCounters, RegistryOutcome,
+    RequestError, RequestId, Restored, SlotEvent, SlotId, SlotMessage, SlotRecord, SlotRegistry,
     SlotRegistryConfig, SlotView, Standing,
 };
 use synod_core::{Authority, MemberId, NodeId, TimerInstant};
@@ -94,15 +94,17 @@ impl fmt::Display for RegistryExit {
 impl RegistryHandle {
     /// Starts the registry of a node.
     pub(crate) async fn start(parts: RegistryParts) -> Result<Self, RegistryStartError> {
-        let RegistryParts { own, address, instance, bootstrap, config, restored, files, gossip, clock, .. } = parts;
+        let RegistryParts {
+            own, address, instance, bootstrap, config, restored, files, gossip, clock, ..
+        } = parts;
         let cluster = bootstrap.cluster_id();
         let mut ways = Vec::new();
         for node in bootstrap.nodes.iter().filter(|node| node.node != own.node) {
             let peer = node.peer().map_err(|error| RegistryStartError::Address(error.to_string()))?;
             ways.push((node.node.clone(), peer));
         }
-        let peers =
-            Peers::start(cluster, &own, ways).map_err(|error| RegistryStartError::Address(error.to_string()))?;
+        let peers = Peers::start(cluster, &own, ways)
+            .map_err(|error| RegistryStartError::Address(error.to_string()))?;
         let peers = Arc::new(peers);
         let (machine, first) = SlotRegistry::start(
             own,
@@ -137,7 +139,16 @@ impl RegistryHandle {
             // Everybody who is interested has a receiver; nobody may be.
             exit.send_replace(Some(ended));
         });
-        Ok(Self { commands, machine, peers, events, exit: exited, cluster, clock, refused_envelopes: Arc::default() })
+        Ok(Self {
+            commands,
+            machine,
+            peers,
+            events,
+            exit: exited,
+            cluster,
+            clock,
+            refused_envelopes: Arc::default(),
+        })
     }
 
     /// Messages of the registry of `from`.
@@ -193,7 +204,9 @@ impl RegistryHandle {
         };
         loop {
             let route = lock(&self.machine).route(slot);
-            let Some(route) = route else { return Err(RequestError::NoSuchSlot { slot, total_slots }.into()) };
+            let Some(route) = route else {
+                return Err(RequestError::NoSuchSlot { slot, total_slots }.into());
+            };
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
             let answer = if route.primary == own {
                 self.request(slot, operation.clone(), left).await
@@ -216,7 +229,8 @@ impl RegistryHandle {
             };
             let is_worth_another = matches!(
                 &answer,
-                Err(RegisterError::Refused(RequestError::NotPrimary { .. }) | RegisterError::Unreachable { .. })
+                Err(RegisterError::Refused(RequestError::NotPrimary { .. })
+                    | RegisterError::Unreachable { .. })
             );
             if !is_worth_another || tokio::time::Instant::now() + RETRY_PAUSE >= deadline {
                 return answer;
@@ -376,9 +390,18 @@ pub enum RegistryStartError {
 }
 
 enum Command {
-    Deliver { from: MemberId, messages: Vec<SlotMessage> },
-    Standing { node: NodeId, standing: Standing },
-    Gossip { records: Vec<SlotRecord>, nodes: Vec<NodeRecord> },
+    Deliver {
+        from: MemberId,
+        messages: Vec<SlotMessage>,
+    },
+    Standing {
+        node: NodeId,
+        standing: Standing,
+    },
+    Gossip {
+        records: Vec<SlotRecord>,
+        nodes: Vec<NodeRecord>,
+    },
     Request {
         slot: SlotId,
         operation: RegisterOperation,
@@ -451,7 +474,8 @@ impl RegistryTask {
         let mut machine = lock(&self.machine);
         match command {
             Command::Deliver { from, messages } => {
-                outcomes.extend(messages.into_iter().map(|message| machine.handle_message(&from, message, now)));
+                outcomes
+                    .extend(messages.into_iter().map(|message| machine.handle_message(&from, message, now)));
             }
             Command::Standing { node, standing } => {
                 outcomes.push(machine.handle_standing(&node, standing, now));
@@ -559,7 +583,9 @@ fn tell(event: &SlotEvent) {
             tracing::debug!(%slot, %epoch, %cause, "stands for a slot");
         }
         SlotEvent::Elected { slot, epoch, cause } => tracing::debug!(%slot, %epoch, %cause, "serves a slot"),
-        SlotEvent::SteppedDown { slot, epoch, by } => tracing::debug!(%slot, %epoch, %by, "serves a slot no more"),
+        SlotEvent::SteppedDown { slot, epoch, by } => {
+            tracing::debug!(%slot, %epoch, %by, "serves a slot no more")
+        }
         SlotEvent::Learned { slot } => tracing::debug!(%slot, "votes on a slot"),
         SlotEvent::Conflict(conflict) => {
             let (known, received) = (&conflict.known, &conflict.received);

@@ -33,7 +33,9 @@ impl SlotsService {
     }
 
     fn registry(&self) -> Result<&(ClusterId, RegistryHandle), Status> {
-        self.registry.get().ok_or_else(|| Status::unavailable("the registry of this node has not started yet"))
+        self.registry
+            .get()
+            .ok_or_else(|| Status::unavailable("the registry of this node has not started yet"))
     }
 }
 
@@ -119,4 +121,3 @@ pub(crate) const DELIVER_PATH: &str = "/synod.slots.v1.Slots/Deliver";
 pub(crate) const REQUEST_PATH: &str = "/synod.slots.v1.Slots/Request";
 /// Longest message, in either direction. A whole map of slots fits.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 8 << 20;
-

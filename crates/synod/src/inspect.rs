@@ -70,14 +70,19 @@ pub(crate) enum Explain {
 pub(crate) fn status(args: &ListArgs) -> ExitCode {
     let url = format!("{}/v1/status", args.ask.api);
     list(args, &url, |status: &StatusJson| {
-        let mut lines = vec![format!("{BOLD}{}{BOLD:#}, life {}, of cluster {}", status.node_id, status.incarnation, status.cluster_id)];
+        let mut lines = vec![format!(
+            "{BOLD}{}{BOLD:#}, life {}, of cluster {}",
+            status.node_id, status.incarnation, status.cluster_id
+        )];
         lines.push(match &status.reason {
             None => format!("{GREEN}ready{GREEN:#}"),
             Some(reason) => format!("{RED}not ready{RED:#}: {reason}"),
         });
         lines.push(format!("nodes   {} of {} alive", status.nodes_alive, status.nodes));
         let StatusJson { slots, slots_served_here, slots_vacant, slots_learning, .. } = status;
-        lines.push(format!("slots   {slots}, {slots_served_here} served here, {slots_vacant} without a primary"));
+        lines.push(format!(
+            "slots   {slots}, {slots_served_here} served here, {slots_vacant} without a primary"
+        ));
         if *slots_learning > 0 {
             lines.push(format!("memory  {slots_learning} slots to be learned about"));
         }
@@ -138,7 +143,9 @@ async fn explain_slot(slot: u16, ask: &AskArgs) -> ExitCode {
     if ask.json {
         return print(&json(&opinions));
     }
-    let Some(newest) = opinions.iter().max_by_key(|opinion| opinion.slot.epoch) else { return ExitCode::FAILURE };
+    let Some(newest) = opinions.iter().max_by_key(|opinion| opinion.slot.epoch) else {
+        return ExitCode::FAILURE;
+    };
     let mut lines = Vec::new();
     match &newest.slot.primary {
         None => lines.push(format!("slot {slot} never had a primary")),
@@ -194,7 +201,10 @@ async fn explain_member(name: &NodeId, ask: &AskArgs) -> ExitCode {
             lines.push(format!("  membership: {membership}"));
         }
         if let Some(is_online) = opinion.swim_online {
-            let heard = opinion.member.last_heard_ms.map_or_else(|| "never".to_owned(), |age| format!("{age} ms ago"));
+            let heard = opinion
+                .member
+                .last_heard_ms
+                .map_or_else(|| "never".to_owned(), |age| format!("{age} ms ago"));
             lines.push(format!("  SWIM: {}, heard {heard}", if is_online { "online" } else { "offline" }));
         }
         if opinion.leaving_announced {
@@ -222,7 +232,11 @@ async fn opinions<T: DeserializeOwned>(ask: &AskArgs, path: &str) -> Result<Vec<
 }
 
 /// Asks `url` once, or every second, and prints what it says.
-fn list<T: DeserializeOwned + Serialize>(args: &ListArgs, url: &str, show: impl Fn(&T) -> String) -> ExitCode {
+fn list<T: DeserializeOwned + Serialize>(
+    args: &ListArgs,
+    url: &str,
+    show: impl Fn(&T) -> String,
+) -> ExitCode {
     with_runtime(async {
         loop {
             let answer: T = match get_json(url, TIMEOUT).await {

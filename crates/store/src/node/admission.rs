@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use synod_core::slots::{
-    BootstrapNode, BootstrapState, ForeignCluster, Hlc, HlcTimestamp, Holder, Standing, Takeover, TakeoverRefusal,
-    judge_start,
+    BootstrapNode, BootstrapState, ForeignCluster, Hlc, HlcTimestamp, Holder, Standing, Takeover,
+    TakeoverRefusal, judge_start,
 };
 use synod_core::{Authority, Incarnation, NodeId};
 
@@ -38,7 +38,9 @@ pub enum AdmissionError {
     #[error(transparent)]
     Name(#[from] TakeoverRefusal),
     /// What it was given is not what the cluster has.
-    #[error("{source_text} and the cluster differ in {fields}; the cluster's settings count and cannot be changed here")]
+    #[error(
+        "{source_text} and the cluster differ in {fields}; the cluster's settings count and cannot be changed here"
+    )]
     Differs {
         /// What it was given.
         source_text: String,
@@ -185,9 +187,8 @@ async fn finish(
     let known: Vec<Holder> = known.filter_map(holder).collect();
     let seen = known.iter().map(|holder| holder.incarnation).max();
     // Whoever says the most: the latest life, and of that the word of the node that heard it last.
-    let newest = known.into_iter().max_by_key(|holder| {
-        (holder.incarnation, std::cmp::Reverse(holder.last_heard_age))
-    });
+    let newest =
+        known.into_iter().max_by_key(|holder| (holder.incarnation, std::cmp::Reverse(holder.last_heard_age)));
     let next = recovered.incarnation.max(seen).map_or(Some(Incarnation::FIRST), Incarnation::next);
     let next = next.unwrap_or(Incarnation::FIRST);
     // A life that this very disk has lived is over: its process would still hold the lock.
