@@ -255,7 +255,8 @@ impl RegistryHandle {
 
     /// Stops the task, and waits until it has ended.
     pub async fn stop(&self) -> RegistryExit {
-        drop(self.tell(Command::Stop).await);
+        // It may have ended before; then it says how.
+        self.tell(Command::Stop).await.ok();
         self.ended().await
     }
 
@@ -567,6 +568,13 @@ impl RegistryTask {
         }
         for (_, reply) in self.requests.drain() {
             drop(reply.send(Err(RequestError::Indeterminate)));
+        }
+        if exit == RegistryExit::Stopped {
+            // The next start reads one file instead of a log.
+            let files = Arc::clone(&self.files);
+            if let Ok(Err(error)) = tokio::task::spawn_blocking(move || files.snapshot()).await {
+                tracing::warn!(%error, "no snapshot of the registry was written; the log has everything");
+            }
         }
         exit
     }

@@ -166,14 +166,22 @@ async fn told_to_stop() {
     }
 }
 
-/// Logs warnings and errors, or what `SYNOD_LOG` asks for.
+/// Logs warnings and errors, or what `SYNOD_LOG` asks for: a level, or `target=level` pairs.
 fn log_to_stderr() {
-    use tracing_subscriber::filter::LevelFilter;
-    let asked = std::env::var("SYNOD_LOG").ok().and_then(|level| level.parse::<LevelFilter>().ok());
-    let logging = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_max_level(asked.unwrap_or(LevelFilter::WARN));
+    use tracing_subscriber::filter::Targets;
+    use tracing_subscriber::layer::SubscriberExt as _;
+    use tracing_subscriber::util::SubscriberInitExt as _;
+    // memberlist reports every peer that does not answer as an error. What that means is for membership to say.
+    let quiet = "warn,memberlist_core=off,memberlist_net=off";
+    let asked = std::env::var("SYNOD_LOG").ok();
+    let filter = match asked.as_deref().unwrap_or(quiet).parse::<Targets>() {
+        Ok(filter) => filter,
+        Err(error) => {
+            eprintln!("note: SYNOD_LOG is not understood and was ignored: {error}");
+            quiet.parse().unwrap_or_default()
+        }
+    };
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     // A second subscriber would mean that somebody else logs already.
-    drop(logging.try_init());
+    drop(tracing_subscriber::registry().with(lines).with(filter).try_init());
 }
