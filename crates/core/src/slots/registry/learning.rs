@@ -63,10 +63,11 @@ impl SlotRegistry {
         let newest = [kept.replica.head().cloned(), head].into_iter().flatten().max_by_key(|head| head.tag);
         kept.replica = SlotReplica::restored(learned, None, newest);
         if kept.learning_from.is_empty() {
-            out.promise(slot, &kept.replica);
+            // The promise says that all is known, so it comes last: a crash may leave the beginning of what is written.
             if let Some(head) = kept.replica.head() {
                 out.keep(slot, head);
             }
+            out.promise(slot, &kept.replica);
             out.events.push(SlotEvent::Learned { slot });
             self.reconsider(slot, now, out);
         }

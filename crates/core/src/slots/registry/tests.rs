@@ -303,6 +303,27 @@ fn a_node_that_lost_its_memory_votes_only_after_all_others_were_heard() {
 }
 
 #[test]
+fn a_memory_of_which_a_crash_left_a_part_does_not_count_as_whole() {
+    let mut trio = Trio::new(3, 1);
+    trio.kill("c");
+    trio.start("c", 2, 2, Restored::default());
+    let tag = Tag { epoch: SlotEpoch::new(1), sequence: 1 };
+    let head = Head { tag, value: Arc::from(&b"kept"[..]) };
+    let slot = SlotId::new(0);
+    let mut written = Vec::new();
+    for (peer, head) in [("a", Some(head.clone())), ("b", None)] {
+        let peer = MemberId::new(id(peer), Incarnation::new(1).expect("a life"));
+        let promises = vec![super::super::message::Promise { slot, promised: SlotEpoch::new(1), head }];
+        let registry = trio.registries.get_mut(&id("c")).expect("it is there");
+        let message = SlotMessage::Promises { promises };
+        written.extend(registry.handle_message(&peer, message, trio.now).persist);
+    }
+    let promise = written.iter().position(|op| matches!(op, RegistryOp::Promise { .. }));
+    let stored = written.iter().position(|op| *op == RegistryOp::Head { slot, head: head.clone() });
+    assert!(stored.is_some() && stored < promise, "{written:?}");
+}
+
+#[test]
 fn a_restarted_primary_takes_a_new_epoch() {
     let mut trio = Trio::new(3, 3);
     trio.run_for(Duration::from_millis(100));
