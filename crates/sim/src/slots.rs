@@ -166,7 +166,8 @@ pub struct Failover {
 pub const SLOTS_SCENARIO: &str = "slots";
 
 /// What happens in it, in a line.
-pub const SLOTS_SUMMARY: &str = "registers of slots are written and read while nodes, disks and networks fail";
+pub const SLOTS_SUMMARY: &str =
+    "registers of slots are written and read while nodes, disks and networks fail";
 
 /// Most nodes in a run with slots.
 pub const SLOT_NODES_MAX: usize = 16;

@@ -38,7 +38,9 @@ impl World {
             SlotEvent::Elected { slot, epoch, .. } => {
                 self.report.elections += 1;
                 if let Some(before) = self.notes.elected.insert((slot, epoch), node) {
-                    self.fail(format!("slot {slot} has two primaries in epoch {epoch}: n{before} and n{node}"));
+                    self.fail(format!(
+                        "slot {slot} has two primaries in epoch {epoch}: n{before} and n{node}"
+                    ));
                 }
                 if let Some((_, vacant)) = &mut self.notes.watched {
                     vacant.remove(&slot);
@@ -52,9 +54,8 @@ impl World {
                 self.fail(format!("n{node} knows two primaries of slot {slot} in epoch {epoch}"));
             }
             SlotEvent::NameTaken { by } => self.fail(format!("n{node} met another one of its name: {by:?}")),
-            SlotEvent::CampaignStarted { .. }
-            | SlotEvent::SteppedDown { .. }
-            | SlotEvent::Learned { .. } => {}
+            SlotEvent::CampaignStarted { .. } | SlotEvent::SteppedDown { .. } | SlotEvent::Learned { .. } => {
+            }
         }
     }
 
@@ -139,7 +140,10 @@ impl World {
     pub(super) fn unserved(&self) -> Option<String> {
         let now = self.time();
         let is_served = |slot: &SlotId| {
-            self.nodes.iter().filter_map(|node| node.process.as_ref()).any(|one| one.serves(*slot, now).is_some())
+            self.nodes
+                .iter()
+                .filter_map(|node| node.process.as_ref())
+                .any(|one| one.serves(*slot, now).is_some())
         };
         let slot = self.bootstrap.slots().find(|slot| !is_served(slot))?;
         Some(format!("nobody serves slot {slot}: {}", self.describe(slot)))

@@ -36,7 +36,8 @@ impl World {
             _ => None,
         };
         self.values += 1;
-        let ask = if self.rng.u32(..5) < 2 { Ask::Read } else { Ask::Write { value: self.values, expected } };
+        let ask =
+            if self.rng.f64() < self.reads { Ask::Read } else { Ask::Write { value: self.values, expected } };
         let to = directed.map(|(_, node)| node).or_else(|| self.route(slot));
         let Some(to) = to else {
             return self.schedule(Duration::from_millis(200), Happening::Ask { client });

@@ -220,7 +220,8 @@ impl World {
     /// One disk at a time: everybody else still knows all that the one who loses it may have promised.
     fn may_lose_disk(&self, node: usize) -> bool {
         self.bootstrap.replica_count() > 1
-            && (0..self.nodes.len()).all(|one| self.nodes[one].disk.promise_count() == self.stores(one).count())
+            && (0..self.nodes.len())
+                .all(|one| self.nodes[one].disk.promise_count() == self.stores(one).count())
             && self.config.mistake.is_none()
             && self.nodes[node].process.is_none()
     }

@@ -112,7 +112,9 @@ fn effects(requests: &[Request]) -> Result<BTreeMap<Tag, usize>, String> {
             return Err(format!("value {value} with tag {tag} was seen and never written"));
         };
         if matches!(write.said, Said::Refused | Said::Found(_)) {
-            return Err(format!("value {value} has tag {tag}, and its writer was told that it was not written"));
+            return Err(format!(
+                "value {value} has tag {tag}, and its writer was told that it was not written"
+            ));
         }
         if request.ended.is_some_and(|at| at < write.began) {
             return Err(format!("value {value} with tag {tag} was seen before it was written"));

@@ -32,6 +32,8 @@ pub(super) struct World {
     pub(super) network: Network,
     /// The share of messages that are late by seconds.
     pub(super) strays: f64,
+    /// The share of requests that are reads.
+    pub(super) reads: f64,
     pub(super) nodes: Vec<Node>,
     pub(super) detectors: Vec<Detector>,
     pub(super) clients: Vec<Client>,
@@ -125,6 +127,7 @@ impl World {
             scheduled: 0,
             network: Network::new(config.network.clone(), config.nodes),
             strays: [0.0, 0.01, 0.1][rng.usize(..3)],
+            reads: [0.4, 0.9][rng.usize(..2)],
             nodes,
             detectors,
             clients: (0..config.clients).map(|_| Client::default()).collect(),
@@ -220,7 +223,8 @@ impl World {
     /// Kills a node that serves, and takes the time.
     fn fail_over(&mut self) -> Result<(), SlotViolation> {
         let now = self.time();
-        let counts = self.nodes.iter().map(|node| node.process.as_ref().map(|one| one.registry.serving_count()));
+        let counts =
+            self.nodes.iter().map(|node| node.process.as_ref().map(|one| one.registry.serving_count()));
         let serving: Vec<_> = counts.enumerate().filter(|(_, count)| *count > Some(0)).collect();
         if self.bootstrap.replica_count() < 3 || serving.is_empty() {
             return Ok(());
@@ -453,10 +457,8 @@ impl World {
             (Some(Mistake::ConfirmNothing), SlotMessage::Confirm { slot, epoch, nonce }) => {
                 let message = SlotMessage::Confirmed { slot: *slot, epoch: *epoch, nonce: *nonce };
                 let from = member(to, self.nodes[to].life.max(1));
-                return self.schedule(
-                    Duration::from_micros(100),
-                    Happening::Deliver { to: node, from, message },
-                );
+                return self
+                    .schedule(Duration::from_micros(100), Happening::Deliver { to: node, from, message });
             }
             (Some(Mistake::RecoverNothing), SlotMessage::Grants { granted, .. }) => {
                 granted.iter_mut().for_each(|grant| grant.stored = None);
@@ -554,11 +556,7 @@ fn layout(config: &SlotSimConfig) -> BootstrapState {
         initialized_by: name(0),
         namespace: "simulated".to_owned(),
         nodes: nodes.collect(),
-        replication: Replication {
-            total_slots,
-            replicas,
-            min_write_replicas: config.min_write_replicas,
-        },
+        replication: Replication { total_slots, replicas, min_write_replicas: config.min_write_replicas },
         pace: Pace {
             gossip_interval: Duration::from_millis(200),
             full_sync_interval: FULL_SYNC,

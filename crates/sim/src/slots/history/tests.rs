@@ -82,9 +82,7 @@ fn what_was_refused_or_never_written_is_not_seen() {
     assert!(check(&[read(Some((tag(1, 1), 1)), 2, 3)]).expect_err("invented").contains("never written"));
     let early = [write(1, Said::Unknown, 5, None), read(Some((tag(1, 1), 1)), 2, 3)];
     assert!(check(&early).expect_err("early").contains("before it was written"));
-    let twice = [
-        write(1, Said::Written(tag(1, 1)), 0, Some(1)),
-        write(2, Said::Written(tag(1, 1)), 2, Some(3)),
-    ];
+    let twice =
+        [write(1, Said::Written(tag(1, 1)), 0, Some(1)), write(2, Said::Written(tag(1, 1)), 2, Some(3))];
     assert!(check(&twice).is_err());
 }
