@@ -27,7 +27,7 @@ impl Disk {
                 self.promises.insert(*slot, (*epoch, granted_to.clone()));
             }
             RegistryOp::Head { slot, head } => {
-                if self.heads.get(slot).is_none_or(|known| known.tag < head.tag) {
+                if self.heads.get(slot).is_none_or(|known| known.rank() < head.rank()) {
                     self.heads.insert(*slot, head.clone());
                 }
             }

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use super::super::id::SlotId;
 use super::super::message::{Promise, SlotMessage};
+use super::super::reign::Head;
 use super::super::replica::SlotReplica;
 use super::{Out, SlotEvent, SlotRegistry};
 use crate::id::NodeId;
@@ -60,7 +61,7 @@ impl SlotRegistry {
         kept.seen = kept.seen.max(promised);
         // Nobody is told before the last one was heard, so the disk can wait until then.
         let learned = promised.max(kept.replica.promised());
-        let newest = [kept.replica.head().cloned(), head].into_iter().flatten().max_by_key(|head| head.tag);
+        let newest = [kept.replica.head().cloned(), head].into_iter().flatten().max_by_key(Head::rank);
         kept.replica = SlotReplica::restored(learned, None, newest);
         if kept.learning_from.is_empty() {
             // The promise says that all is known, so it comes last: a crash may leave the beginning of what is written.

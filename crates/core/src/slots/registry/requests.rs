@@ -170,8 +170,9 @@ impl SlotRegistry {
             return;
         }
         let Some(kept) = self.slots.get_mut(&slot) else { return };
-        if kept.replica.store(head) {
-            out.keep(slot, head);
+        let head = Head { accepted: epoch, ..head.clone() };
+        if kept.replica.store(&head) {
+            out.keep(slot, &head);
         }
         out.send.push((primary.clone(), SlotMessage::Stored { slot, epoch, tag: head.tag }));
     }

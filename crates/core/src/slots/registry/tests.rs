@@ -267,6 +267,38 @@ fn a_deposed_primary_cannot_write_and_steps_down() {
 }
 
 #[test]
+fn a_write_of_a_deposed_primary_does_not_replace_what_its_successor_has_shown() {
+    let mut trio = Trio::new(3, 1);
+    trio.run_for(Duration::from_millis(100));
+    let swap = |registry: &mut SlotRegistry, value: &[u8], now| {
+        let (slot, patience) = (SlotId::new(0), Duration::from_secs(5));
+        drop(registry.write(slot, Some(None), Arc::from(value), patience, now).expect("it reigns"));
+    };
+    // The first primary is cut off, and writes what reaches nobody. The second one begins without it.
+    let mut first = trio.kill("a");
+    swap(&mut first, b"first", trio.now);
+    trio.run_for(Duration::from_secs(3));
+    assert_eq!(trio.primary("c", 0), (id("b"), 2));
+    // Now that one is cut off, and the write of the first is taken over and shown in a third epoch.
+    let mut second = trio.kill("b");
+    trio.registries.insert(id("a"), first);
+    trio.standing("c", "a", Standing::Alive);
+    trio.standing("a", "b", Standing::Suspect);
+    trio.run_for(Duration::from_secs(30));
+    let (third, _) = trio.primary("c", 0);
+    assert_eq!(trio.read(third.as_str(), 0).expect("a value").1, b"first");
+    // The second one still thinks that there is nothing, and writes on that condition. Then it comes back.
+    swap(&mut second, b"second", trio.now);
+    trio.kill("a");
+    trio.registries.insert(id("b"), second);
+    trio.standing("c", "b", Standing::Alive);
+    trio.standing("b", "a", Standing::Suspect);
+    trio.run_for(Duration::from_secs(30));
+    let (fourth, _) = trio.primary("c", 0);
+    assert_eq!(trio.read(fourth.as_str(), 0).expect("a value").1, b"first");
+}
+
+#[test]
 fn conditional_writes_compare_with_what_is_there() {
     let mut trio = Trio::new(3, 3);
     trio.run_for(Duration::from_millis(100));
@@ -308,7 +340,7 @@ fn a_memory_of_which_a_crash_left_a_part_does_not_count_as_whole() {
     trio.kill("c");
     trio.start("c", 2, 2, Restored::default());
     let tag = Tag { epoch: SlotEpoch::new(1), sequence: 1 };
-    let head = Head { tag, value: Arc::from(&b"kept"[..]) };
+    let head = Head { tag, accepted: tag.epoch, value: Arc::from(&b"kept"[..]) };
     let slot = SlotId::new(0);
     let mut written = Vec::new();
     for (peer, head) in [("a", Some(head.clone())), ("b", None)] {
