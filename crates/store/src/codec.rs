@@ -194,16 +194,17 @@ fn write_message(message: &SlotMessage) -> wire::SlotMessage {
         }),
         SlotMessage::HandOver { slots } => Body::HandOver(write_epochs(slots)),
         SlotMessage::Claims { slots } => Body::Claims(write_epochs(slots)),
-        SlotMessage::AskPromises { slots } => Body::AskPromises(wire::AskPromises {
+        SlotMessage::AskPromises { slots, asker } => Body::AskPromises(wire::AskPromises {
             slots: slots.iter().map(|slot| slot.get().into()).collect(),
+            asker: *asker,
         }),
-        SlotMessage::Promises { promises } => {
+        SlotMessage::Promises { asker, promises } => {
             let promises = promises.iter().map(|promise| wire::promises::Promise {
                 slot: promise.slot.get().into(),
                 promised: promise.promised.get(),
                 head: promise.head.as_ref().map(write_head),
             });
-            Body::Promises(wire::Promises { promises: promises.collect() })
+            Body::Promises(wire::Promises { promises: promises.collect(), asker: *asker })
         }
         SlotMessage::Store { slot, epoch, head } => Body::Store(wire::Store {
             slot: slot.get().into(),
@@ -256,17 +257,17 @@ fn read_message(message: wire::SlotMessage) -> Result<SlotMessage, CodecError> {
         Body::Claims(slots) => SlotMessage::Claims { slots: read_epochs(slots)? },
         Body::AskPromises(asks) => {
             let slots = asks.slots.into_iter().map(read_slot).collect::<Result<_, _>>()?;
-            SlotMessage::AskPromises { slots }
+            SlotMessage::AskPromises { slots, asker: asks.asker }
         }
-        Body::Promises(promises) => {
-            let promises = promises.promises.into_iter().map(|promise| {
+        Body::Promises(wire::Promises { promises, asker }) => {
+            let promises = promises.into_iter().map(|promise| {
                 Ok(Promise {
                     slot: read_slot(promise.slot)?,
                     promised: SlotEpoch::new(promise.promised),
                     head: promise.head.map(read_head).transpose()?,
                 })
             });
-            SlotMessage::Promises { promises: promises.collect::<Result<_, CodecError>>()? }
+            SlotMessage::Promises { asker, promises: promises.collect::<Result<_, CodecError>>()? }
         }
         Body::Store(wire::Store { slot, epoch, head }) => SlotMessage::Store {
             slot: read_slot(slot)?,

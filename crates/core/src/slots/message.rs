@@ -61,9 +61,13 @@ pub enum SlotMessage {
     AskPromises {
         /// Which slots.
         slots: Vec<SlotId>,
+        /// Which process asks.
+        asker: u64,
     },
     /// The answer.
     Promises {
+        /// Which process asked. What another one was told, in a life before, may be outdated.
+        asker: u64,
         /// What the sender keeps of them.
         promises: Vec<Promise>,
     },

@@ -25,8 +25,9 @@ impl SlotRegistry {
             }
         }
         self.next_learning = (!asks.is_empty()).then(|| now + self.config.round_timeout);
+        let asker = self.instance;
         for (node, slots) in asks {
-            out.send.push((node, SlotMessage::AskPromises { slots }));
+            out.send.push((node, SlotMessage::AskPromises { slots, asker }));
         }
     }
 
@@ -35,11 +36,12 @@ impl SlotRegistry {
         let slots = self.slots.iter().filter(|(_, kept)| kept.learning_from.contains(node));
         let slots: Vec<SlotId> = slots.map(|(slot, _)| *slot).collect();
         if !slots.is_empty() {
-            out.send.push((node.clone(), SlotMessage::AskPromises { slots }));
+            let asker = self.instance;
+            out.send.push((node.clone(), SlotMessage::AskPromises { slots, asker }));
         }
     }
 
-    pub(super) fn tell_promises(&self, peer: &NodeId, slots: &[SlotId], out: &mut Out) {
+    pub(super) fn tell_promises(&self, peer: &NodeId, slots: &[SlotId], asker: u64, out: &mut Out) {
         let promises: Vec<Promise> = slots
             .iter()
             .filter_map(|slot| {
@@ -48,7 +50,7 @@ impl SlotRegistry {
             })
             .collect();
         for some in promises.chunks(PROMISES_PER_MESSAGE_MAX) {
-            out.send.push((peer.clone(), SlotMessage::Promises { promises: some.to_vec() }));
+            out.send.push((peer.clone(), SlotMessage::Promises { asker, promises: some.to_vec() }));
         }
     }
 

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use super::*;
 use crate::id::Incarnation;
-use crate::slots::{BootstrapNode, Pace, Replication, Tag};
+use crate::slots::{BootstrapNode, Pace, Promise, Replication, Tag};
 
 /// Registries that talk over a network without loss, delay or disk.
 struct Trio {
@@ -335,6 +335,25 @@ fn a_node_that_lost_its_memory_votes_only_after_all_others_were_heard() {
 }
 
 #[test]
+fn what_an_earlier_life_was_told_teaches_a_later_one_nothing() {
+    let mut trio = Trio::new(3, 1);
+    trio.kill("c");
+    trio.start("c", 2, 2, Restored::default());
+    let before = trio.registries[&id("c")].instance;
+    trio.start("c", 3, 3, Restored::default());
+    let registry = trio.registries.get_mut(&id("c")).expect("it is there");
+    let peer = MemberId::new(id("a"), Incarnation::new(1).expect("a life"));
+    let promises = vec![Promise { slot: SlotId::new(0), promised: SlotEpoch::ZERO, head: None }];
+    // The answer to the life before was on its way for long.
+    let late = SlotMessage::Promises { asker: before, promises: promises.clone() };
+    drop(registry.handle_message(&peer, late, trio.now));
+    assert_eq!(registry.learning_from().len(), 2);
+    let answer = SlotMessage::Promises { asker: registry.instance, promises };
+    drop(registry.handle_message(&peer, answer, trio.now));
+    assert_eq!(registry.learning_from().into_iter().collect::<Vec<_>>(), [id("b")]);
+}
+
+#[test]
 fn a_memory_of_which_a_crash_left_a_part_does_not_count_as_whole() {
     let mut trio = Trio::new(3, 1);
     trio.kill("c");
@@ -345,9 +364,9 @@ fn a_memory_of_which_a_crash_left_a_part_does_not_count_as_whole() {
     let mut written = Vec::new();
     for (peer, head) in [("a", Some(head.clone())), ("b", None)] {
         let peer = MemberId::new(id(peer), Incarnation::new(1).expect("a life"));
-        let promises = vec![super::super::message::Promise { slot, promised: SlotEpoch::new(1), head }];
+        let promises = vec![Promise { slot, promised: SlotEpoch::new(1), head }];
         let registry = trio.registries.get_mut(&id("c")).expect("it is there");
-        let message = SlotMessage::Promises { promises };
+        let message = SlotMessage::Promises { asker: registry.instance, promises };
         written.extend(registry.handle_message(&peer, message, trio.now).persist);
     }
     let promise = written.iter().position(|op| matches!(op, RegistryOp::Promise { .. }));
