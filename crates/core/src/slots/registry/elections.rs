@@ -64,7 +64,7 @@ impl SlotRegistry {
     }
 
     /// How long this node leaves the others the way: by its rank among those who remain, longer after each failure.
-    fn campaign_delay(&mut self, slot: SlotId, out: &mut Out) -> Duration {
+    pub(super) fn campaign_delay(&mut self, slot: SlotId, out: &mut Out) -> Duration {
         let primary = self.map.record(slot).map(|record| &record.primary);
         let is_primary = primary == Some(&self.own.node);
         let mut remaining =

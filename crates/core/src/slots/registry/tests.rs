@@ -312,6 +312,53 @@ fn conditional_writes_compare_with_what_is_there() {
 }
 
 #[test]
+fn a_request_whose_time_is_over_makes_way_for_the_next() {
+    let mut trio = Trio::new(3, 1);
+    trio.run_for(Duration::from_millis(100));
+    let away = ["b", "c"].map(|name| (id(name), trio.registries.remove(&id(name)).expect("it is there")));
+    let mut read = |patience| {
+        let now = trio.now;
+        let registry = trio.registries.get_mut(&id("a")).expect("it is there");
+        let (request, outcome) = registry.read(SlotId::new(0), patience, now).expect("it is the primary");
+        trio.carry(vec![(id("a"), outcome)]);
+        request
+    };
+    let (hasty, patient) = (read(Duration::from_secs(1)), read(Duration::from_secs(9)));
+    trio.run_for(Duration::from_secs(2));
+    assert_eq!(trio.answer("a", hasty), Err(RequestError::TimedOut));
+    // Now somebody is there to confirm.
+    trio.registries.extend(away);
+    trio.run_for(Duration::from_secs(2));
+    assert_eq!(trio.answer("a", patient), Ok(Answer::Read { head: None }));
+}
+
+#[test]
+fn a_candidate_that_followed_another_stands_again_when_that_one_is_gone() {
+    let mut trio = Trio::new(3, 1);
+    trio.run_for(Duration::from_millis(100));
+    trio.registries.retain(|node, _| *node == id("c"));
+    trio.standing("c", "a", Standing::Suspect);
+    let slot = SlotId::new(0);
+    let b = MemberId::new(id("b"), Incarnation::new(1).expect("a life"));
+    let is_candidate = |trio: &mut Trio, epoch| {
+        let willing = SlotMessage::Willing { asks: vec![(slot, SlotEpoch::new(epoch))] };
+        trio.run_for(Duration::from_millis(50));
+        let registry = trio.registries.get_mut(&id("c")).expect("it is there");
+        let outcome = registry.handle_message(&b, willing, trio.now);
+        let is_start = |event: &SlotEvent| matches!(event, SlotEvent::CampaignStarted { epoch: begun, .. } if begun.get() == epoch);
+        outcome.events.iter().any(is_start)
+    };
+    assert!((0..100).any(|_| is_candidate(&mut trio, 2)), "it stands for the slot of a suspect");
+    // Another one has won a later epoch and has something stored; nobody ever hears of its record.
+    let tag = Tag { epoch: SlotEpoch::new(3), sequence: 1 };
+    let head = Head { tag, accepted: tag.epoch, value: Arc::from(&b"kept"[..]) };
+    let store = SlotMessage::Store { slot, epoch: tag.epoch, head };
+    let registry = trio.registries.get_mut(&id("c")).expect("it is there");
+    drop(registry.handle_message(&b, store, trio.now));
+    assert!((0..100).any(|_| is_candidate(&mut trio, 4)), "it stands again");
+}
+
+#[test]
 fn a_node_that_lost_its_memory_votes_only_after_all_others_were_heard() {
     let mut trio = Trio::new(3, 3);
     trio.run_for(Duration::from_millis(100));
