@@ -51,6 +51,6 @@ pub use registry::{
     Answer, LocalSlotView, RegistryCounters, RegistryOp, RegistryOutcome, RequestError, RequestId, Restored,
     Route, SlotEvent, SlotRegistry, SlotView, Standing,
 };
-pub use reign::{Head, Reign, ReignPhase, VALUE_BYTES_MAX};
+pub use reign::{Head, HeadRank, Reign, ReignPhase, VALUE_BYTES_MAX};
 pub use replica::{SlotReplica, StaleEpoch};
 pub use takeover::{Holder, Takeover, TakeoverRefusal, judge_start};

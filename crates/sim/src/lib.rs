@@ -5,7 +5,7 @@
 //! partitions; nodes crash, restart with a new incarnation, freeze, and live with clocks that run fast or slow. All
 //! chance comes from one seed, so one seed is one history, to the last message.
 //!
-//! A second world does the same for grains: see [`run_grains`].
+//! A second world does the same for grains: see [`run_grains`]; a third for the registry of slots: see [`run_slots`].
 //!
 //! After every step the [invariants](Violation) of membership are checked. A run ends by healing everything and waiting
 //! for all views to agree. A failure names the seed and the command that replays it.
@@ -16,6 +16,7 @@ mod network;
 mod node;
 mod report;
 mod scenario;
+mod slots;
 mod world;
 
 pub use grains::{GRAIN_NODES_MAX, GrainReport, GrainScenario, GrainSimConfig, GrainViolation, run_grains};
@@ -23,4 +24,8 @@ pub use invariants::Violation;
 pub use network::NetworkConfig;
 pub use report::{Report, TraceLine, TraceSink};
 pub use scenario::{Fault, RunError, Scenario, ScenarioError, run_scenario};
+pub use slots::{
+    Failover, Mistake, SLOT_NODES_MAX, SLOTS_SCENARIO, SLOTS_SUMMARY, SlotReport, SlotSimConfig,
+    SlotViolation, run_slots,
+};
 pub use world::{Formation, NODES_MAX, SimConfig, SimError, Simulation};

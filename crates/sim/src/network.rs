@@ -1,5 +1,6 @@
 //! The network between nodes: a delay for each copy of a message, or none at all.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How badly the network behaves.
@@ -37,6 +38,8 @@ pub(crate) struct Network {
     deaf: Vec<bool>,
     /// Nodes that nobody hears, though they hear everybody.
     mute: Vec<bool>,
+    /// Pairs of which the first does not reach the second.
+    cuts: BTreeSet<(usize, usize)>,
     pub(crate) sent: u64,
     pub(crate) lost: u64,
     pub(crate) doubled: u64,
@@ -49,6 +52,7 @@ impl Network {
             sides: vec![0; nodes],
             deaf: vec![false; nodes],
             mute: vec![false; nodes],
+            cuts: BTreeSet::new(),
             sent: 0,
             lost: 0,
             doubled: 0,
@@ -58,8 +62,7 @@ impl Network {
     /// The delays after which copies of a message from `from` arrive at `to`: none, one or two.
     pub(crate) fn route(&mut self, from: usize, to: usize, rng: &mut fastrand::Rng) -> Vec<Duration> {
         self.sent += 1;
-        let cut = self.sides[from] != self.sides[to] || self.deaf[to] || self.mute[from];
-        if cut || rng.f64() < self.config.loss {
+        if self.is_cut(from, to) || rng.f64() < self.config.loss {
             self.lost += 1;
             return Vec::new();
         }
@@ -67,6 +70,14 @@ impl Network {
         self.doubled += copies - 1;
         let (min, max) = (self.config.delay_min, self.config.delay_max);
         (0..copies).map(|_| min + (max - min).mul_f64(rng.f64())).collect()
+    }
+
+    /// Whether nothing that `from` sends reaches `to`.
+    pub(crate) fn is_cut(&self, from: usize, to: usize) -> bool {
+        self.sides[from] != self.sides[to]
+            || self.deaf[to]
+            || self.mute[from]
+            || self.cuts.contains(&(from, to))
     }
 
     /// Cuts the network: each group hears only itself, everybody else stays together.
@@ -87,17 +98,23 @@ impl Network {
         self.mute[node] = true;
     }
 
+    /// Cuts one direction of one link.
+    pub(crate) fn cut(&mut self, from: usize, to: usize) {
+        self.cuts.insert((from, to));
+    }
+
     pub(crate) fn set_loss(&mut self, loss: f64) {
         self.config.loss = loss;
     }
 
     /// No more cuts and no more loss. True when there were any.
     pub(crate) fn heal(&mut self) -> bool {
-        let one_way = self.deaf.contains(&true) || self.mute.contains(&true);
+        let one_way = self.deaf.contains(&true) || self.mute.contains(&true) || !self.cuts.is_empty();
         let faulty = self.config.loss > 0.0 || one_way || self.sides.iter().any(|side| *side != 0);
         self.sides.fill(0);
         self.deaf.fill(false);
         self.mute.fill(false);
+        self.cuts.clear();
         self.config.loss = 0.0;
         faulty
     }

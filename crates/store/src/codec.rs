@@ -9,7 +9,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use synod_core::slots::{
     BUCKETS, BootstrapState, ClusterId, ENVELOPE_VERSION, ElectionCause, Envelope, EnvelopeBody,
-    EnvelopeRefusal, ForeignCluster, Grant, Head, HlcTimestamp, NodeRecord, Promise, Refusal, RefusalReason,
+    EnvelopeRefusal, ForeignCluster, Grant, Head, HeadRank, HlcTimestamp, NodeRecord, Promise, Refusal, RefusalReason,
     SlotEpoch, SlotId, SlotMessage, SlotRecord, SlotState, Tag, VALUE_BYTES_MAX,
 };
 use synod_core::{Authority, Incarnation, MemberId, NodeId};
@@ -150,7 +150,11 @@ pub const fn read_tag(tag: wire::Tag) -> Tag {
 /// A head as it travels.
 #[must_use]
 pub fn write_head(head: &Head) -> wire::Head {
-    wire::Head { tag: Some(write_tag(head.tag)), value: Bytes::copy_from_slice(&head.value) }
+    wire::Head {
+        tag: Some(write_tag(head.tag)),
+        value: Bytes::copy_from_slice(&head.value),
+        accepted: head.accepted.get(),
+    }
 }
 
 /// A head that came.
@@ -165,7 +169,7 @@ pub fn read_head(head: wire::Head) -> Result<Head, CodecError> {
             format!("{} bytes are more than {VALUE_BYTES_MAX}", head.value.len()),
         ));
     }
-    Ok(Head { tag, value: Arc::from(&head.value[..]) })
+    Ok(Head { tag, accepted: SlotEpoch::new(head.accepted), value: Arc::from(&head.value[..]) })
 }
 
 /// A number of a slot that came.
@@ -190,16 +194,17 @@ fn write_message(message: &SlotMessage) -> wire::SlotMessage {
         }),
         SlotMessage::HandOver { slots } => Body::HandOver(write_epochs(slots)),
         SlotMessage::Claims { slots } => Body::Claims(write_epochs(slots)),
-        SlotMessage::AskPromises { slots } => Body::AskPromises(wire::AskPromises {
+        SlotMessage::AskPromises { slots, asker } => Body::AskPromises(wire::AskPromises {
             slots: slots.iter().map(|slot| slot.get().into()).collect(),
+            asker: *asker,
         }),
-        SlotMessage::Promises { promises } => {
+        SlotMessage::Promises { asker, promises } => {
             let promises = promises.iter().map(|promise| wire::promises::Promise {
                 slot: promise.slot.get().into(),
                 promised: promise.promised.get(),
                 head: promise.head.as_ref().map(write_head),
             });
-            Body::Promises(wire::Promises { promises: promises.collect() })
+            Body::Promises(wire::Promises { promises: promises.collect(), asker: *asker })
         }
         SlotMessage::Store { slot, epoch, head } => Body::Store(wire::Store {
             slot: slot.get().into(),
@@ -252,17 +257,17 @@ fn read_message(message: wire::SlotMessage) -> Result<SlotMessage, CodecError> {
         Body::Claims(slots) => SlotMessage::Claims { slots: read_epochs(slots)? },
         Body::AskPromises(asks) => {
             let slots = asks.slots.into_iter().map(read_slot).collect::<Result<_, _>>()?;
-            SlotMessage::AskPromises { slots }
+            SlotMessage::AskPromises { slots, asker: asks.asker }
         }
-        Body::Promises(promises) => {
-            let promises = promises.promises.into_iter().map(|promise| {
+        Body::Promises(wire::Promises { promises, asker }) => {
+            let promises = promises.into_iter().map(|promise| {
                 Ok(Promise {
                     slot: read_slot(promise.slot)?,
                     promised: SlotEpoch::new(promise.promised),
                     head: promise.head.map(read_head).transpose()?,
                 })
             });
-            SlotMessage::Promises { promises: promises.collect::<Result<_, CodecError>>()? }
+            SlotMessage::Promises { asker, promises: promises.collect::<Result<_, CodecError>>()? }
         }
         Body::Store(wire::Store { slot, epoch, head }) => SlotMessage::Store {
             slot: read_slot(slot)?,
@@ -317,7 +322,8 @@ fn write_grants(granted: &[Grant], refused: &[Refusal]) -> wire::Grants {
     let granted = granted.iter().map(|grant| wire::grants::Granted {
         slot: grant.slot.get().into(),
         epoch: grant.epoch.get(),
-        stored: grant.stored.map(write_tag),
+        stored: grant.stored.map(|rank| write_tag(rank.tag)),
+        accepted: grant.stored.map_or(0, |rank| rank.accepted.get()),
     });
     let refused = refused.iter().map(|refusal| wire::grants::Refused {
         slot: refusal.slot.get().into(),
@@ -330,7 +336,8 @@ fn write_grants(granted: &[Grant], refused: &[Refusal]) -> wire::Grants {
 
 fn read_grants(grants: wire::Grants) -> Result<SlotMessage, CodecError> {
     let granted = grants.granted.into_iter().map(|grant| {
-        let stored = grant.stored.map(read_tag);
+        let accepted = SlotEpoch::new(grant.accepted);
+        let stored = grant.stored.map(|tag| HeadRank { accepted, tag: read_tag(tag) });
         Ok(Grant { slot: read_slot(grant.slot)?, epoch: SlotEpoch::new(grant.epoch), stored })
     });
     let refused = grants.refused.into_iter().map(|refusal| {

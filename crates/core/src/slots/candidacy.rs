@@ -2,7 +2,8 @@
 
 use alloc::collections::BTreeSet;
 
-use super::id::{SlotEpoch, Tag};
+use super::id::SlotEpoch;
+use super::reign::HeadRank;
 use crate::id::NodeId;
 
 /// One attempt to become the primary of a slot. The candidate has promised the epoch to itself before it asks others.
@@ -11,29 +12,28 @@ pub struct Candidacy {
     epoch: SlotEpoch,
     granters: BTreeSet<NodeId>,
     /// The newest head that a granter has, and who has it.
-    newest: Option<(Tag, NodeId)>,
+    newest: Option<(HeadRank, NodeId)>,
 }
 
 impl Candidacy {
-    /// An attempt at `epoch` by `own`, whose newest head has the tag `stored`.
+    /// An attempt at `epoch` by `own`, whose head has the rank `stored`.
     #[must_use]
-    pub fn new(epoch: SlotEpoch, own: &NodeId, stored: Option<Tag>) -> Self {
+    pub fn new(epoch: SlotEpoch, own: &NodeId, stored: Option<HeadRank>) -> Self {
         let mut candidacy = Self { epoch, granters: BTreeSet::new(), newest: None };
         candidacy.handle_grant(own, epoch, stored);
         candidacy
     }
 
-    /// `granter` promised `epoch`, and its newest head at that time has the tag `stored`. A grant for another epoch means
-    /// nothing.
-    pub fn handle_grant(&mut self, granter: &NodeId, epoch: SlotEpoch, stored: Option<Tag>) {
+    /// `granter` promised `epoch`, and its head at that time has the rank `stored`. A grant for another epoch means nothing.
+    pub fn handle_grant(&mut self, granter: &NodeId, epoch: SlotEpoch, stored: Option<HeadRank>) {
         if epoch != self.epoch {
             return;
         }
         self.granters.insert(granter.clone());
-        if let Some(tag) = stored
-            && self.newest.as_ref().is_none_or(|(newest, _)| *newest < tag)
+        if let Some(rank) = stored
+            && self.newest.as_ref().is_none_or(|(newest, _)| *newest < rank)
         {
-            self.newest = Some((tag, granter.clone()));
+            self.newest = Some((rank, granter.clone()));
         }
     }
 
@@ -57,7 +57,7 @@ impl Candidacy {
 
     /// The newest head among the granters. Whoever wins adopts it before serving.
     #[must_use]
-    pub const fn newest(&self) -> Option<&(Tag, NodeId)> {
+    pub const fn newest(&self) -> Option<&(HeadRank, NodeId)> {
         self.newest.as_ref()
     }
 }

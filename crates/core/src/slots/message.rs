@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::bootstrap::{BootstrapState, ForeignCluster};
 use super::id::{ClusterId, SlotEpoch, SlotId, Tag};
 use super::record::{NodeRecord, SlotRecord};
-use super::reign::Head;
+use super::reign::{Head, HeadRank};
 
 /// A message between the registries of two nodes. Any may be lost, late or doubled. One message speaks of many slots: when
 /// a node dies, all of its slots are asked for at once.
@@ -61,9 +61,13 @@ pub enum SlotMessage {
     AskPromises {
         /// Which slots.
         slots: Vec<SlotId>,
+        /// Which process asks.
+        asker: u64,
     },
     /// The answer.
     Promises {
+        /// Which process asked. What another one was told, in a life before, may be outdated.
+        asker: u64,
         /// What the sender keeps of them.
         promises: Vec<Promise>,
     },
@@ -137,8 +141,8 @@ pub struct Grant {
     pub slot: SlotId,
     /// The epoch.
     pub epoch: SlotEpoch,
-    /// The tag of the newest head that the granter has.
-    pub stored: Option<Tag>,
+    /// The rank of the head that the granter has.
+    pub stored: Option<HeadRank>,
 }
 
 /// An epoch of a slot was not promised.

@@ -45,6 +45,8 @@ use requests::InFlight;
 #[derive(Debug)]
 pub struct SlotRegistry {
     own: MemberId,
+    /// Tells this process from any other of the same name.
+    instance: u64,
     bootstrap: Arc<BootstrapState>,
     config: SlotRegistryConfig,
     /// The time of day at the zero of the monotonic clock, in milliseconds since 1970.
@@ -156,6 +158,7 @@ impl SlotRegistry {
             rng: fastrand::Rng::with_seed(seed),
             counters: RegistryCounters::default(),
             own,
+            instance,
             bootstrap,
             config,
             unix_millis_at_zero,
@@ -174,7 +177,7 @@ impl SlotRegistry {
             drop(registry.map.merge(record));
         }
         let mut out = Out::default();
-        registry.write_own_record(address, instance, now, &mut out);
+        registry.write_own_record(address, now, &mut out);
         registry.take_slots(replicas, is_new_cluster, now, &mut out);
         let outcome = registry.finish(out);
         Ok((registry, outcome))
@@ -269,7 +272,7 @@ impl SlotRegistry {
     pub fn poll(&mut self, now: TimerInstant) -> RegistryOutcome {
         let mut out = Out::default();
         while let Some(request) = self.expiries.pop_due(now) {
-            self.expire(request, &mut out);
+            self.expire(request, now, &mut out);
         }
         while let Some(slot) = self.rounds.pop_due(now) {
             self.repeat_round(slot, now, &mut out);
@@ -498,10 +501,12 @@ impl SlotRegistry {
                 }
             }
             SlotMessage::Claims { slots } => self.take_claims(peer, slots, now, out),
-            SlotMessage::AskPromises { slots } => self.tell_promises(peer, &slots, out),
-            SlotMessage::Promises { promises } => {
-                for promise in promises {
-                    self.take_promise(peer, promise, now, out);
+            SlotMessage::AskPromises { slots, asker } => self.tell_promises(peer, &slots, asker, out),
+            SlotMessage::Promises { asker, promises } => {
+                if asker == self.instance {
+                    for promise in promises {
+                        self.take_promise(peer, promise, now, out);
+                    }
                 }
             }
             SlotMessage::Store { slot, epoch, head } => self.take_store(peer, slot, epoch, &head, now, out),

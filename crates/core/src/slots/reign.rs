@@ -16,8 +16,29 @@ use crate::id::NodeId;
 pub struct Head {
     /// Which write it is.
     pub tag: Tag,
+    /// The epoch whose primary had it stored last: that of the tag, or that of a later primary that took it over.
+    pub accepted: SlotEpoch,
     /// What was written, at most [`VALUE_BYTES_MAX`].
     pub value: Arc<[u8]>,
+}
+
+impl Head {
+    /// Which of two heads counts.
+    #[must_use]
+    pub const fn rank(&self) -> HeadRank {
+        HeadRank { accepted: self.accepted, tag: self.tag }
+    }
+}
+
+/// The order in which heads replace each other. The tag alone does not do: a primary that is over, and does not know it, can
+/// write once more, on what it takes for the newest. Its tag is above that of an earlier write which a later primary has
+/// meanwhile taken over and shown, and must not replace it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HeadRank {
+    /// The epoch whose primary had the head stored last.
+    pub accepted: SlotEpoch,
+    /// Which write it is.
+    pub tag: Tag,
 }
 
 /// How far a primary is.
@@ -25,8 +46,8 @@ pub struct Head {
 pub enum ReignPhase {
     /// It was granted its epoch and lacks the newest head of its granters. It serves nobody yet.
     Recovering {
-        /// The tag it lacks.
-        lacks: Tag,
+        /// Which head it lacks.
+        lacks: HeadRank,
         /// Who has it.
         from: NodeId,
     },
@@ -56,8 +77,8 @@ impl Reign {
     #[must_use]
     pub fn new(candidacy: &Candidacy, replica: &SlotReplica) -> Self {
         let phase = match candidacy.newest() {
-            Some((tag, from)) if replica.tag() < Some(*tag) => {
-                ReignPhase::Recovering { lacks: *tag, from: from.clone() }
+            Some((rank, from)) if replica.rank() < Some(*rank) => {
+                ReignPhase::Recovering { lacks: *rank, from: from.clone() }
             }
             _ => ReignPhase::Serving,
         };
@@ -67,7 +88,7 @@ impl Reign {
     /// The replica of the primary has stored more. True when that was what it lacked.
     pub fn handle_recovered(&mut self, replica: &SlotReplica) -> bool {
         let ReignPhase::Recovering { lacks, .. } = &self.phase else { return false };
-        let is_whole = replica.tag() >= Some(*lacks);
+        let is_whole = replica.rank() >= Some(*lacks);
         if is_whole {
             self.phase = ReignPhase::Serving;
         }
@@ -81,15 +102,16 @@ impl Reign {
     pub fn begin_write(&mut self, own: &NodeId, value: Arc<[u8]>) -> Head {
         assert!(self.is_serving(), "a primary writes before it has recovered");
         self.sequence += 1;
-        let head = Head { tag: Tag { epoch: self.epoch, sequence: self.sequence }, value };
-        self.spread(own, head.clone());
-        head
+        let tag = Tag { epoch: self.epoch, sequence: self.sequence };
+        self.spread(own, Head { tag, accepted: self.epoch, value })
     }
 
-    /// Begins to spread a head of an earlier epoch, which may be on a minority only. It must not be read before it is on a
-    /// quorum: it could vanish with the next election.
-    pub fn spread(&mut self, own: &NodeId, head: Head) {
-        self.spreading = Some(Spreading { head, stored_by: BTreeSet::from([own.clone()]) });
+    /// Takes over a head of an earlier epoch, which may be on a minority only: the head to store here and at all other
+    /// replicas. It must not be read before it is on a quorum: it could vanish with the next election.
+    pub fn spread(&mut self, own: &NodeId, head: Head) -> Head {
+        let head = Head { accepted: self.epoch, ..head };
+        self.spreading = Some(Spreading { head: head.clone(), stored_by: BTreeSet::from([own.clone()]) });
+        head
     }
 
     /// `replica` has stored the head with this tag. True when that makes a quorum of so many, for the first time.

@@ -4,7 +4,7 @@
 //! of it, and whatever carries a smaller epoch is refused.
 
 use super::id::{SlotEpoch, Tag};
-use super::reign::Head;
+use super::reign::{Head, HeadRank};
 use crate::id::NodeId;
 
 /// What one node keeps of one slot that it stores. A change is durable before it is told.
@@ -53,9 +53,9 @@ impl SlotReplica {
         Ok(is_raised)
     }
 
-    /// Keeps `head` if it is newer than what is stored. True if it was.
+    /// Keeps `head` if it counts more than what is stored. True if it did.
     pub fn store(&mut self, head: &Head) -> bool {
-        let is_newer = self.tag() < Some(head.tag);
+        let is_newer = self.rank() < Some(head.rank());
         if is_newer {
             self.head = Some(head.clone());
         }
@@ -78,6 +78,12 @@ impl SlotReplica {
     #[must_use]
     pub const fn head(&self) -> Option<&Head> {
         self.head.as_ref()
+    }
+
+    /// How much the thing stored counts.
+    #[must_use]
+    pub fn rank(&self) -> Option<HeadRank> {
+        self.head.as_ref().map(Head::rank)
     }
 
     /// The tag of the newest thing stored.

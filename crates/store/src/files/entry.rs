@@ -160,12 +160,13 @@ fn encode_entry(entry: &Entry) -> Result<Vec<u8>, EntryRefusal> {
             out.number(epoch.get());
             out.text(granted_to.as_ref().map_or("", NodeId::as_str));
         }
-        Entry::Op(RegistryOp::Head { slot, head: Head { tag, value } }) => {
+        Entry::Op(RegistryOp::Head { slot, head: Head { tag, accepted, value } }) => {
             limit(value.len(), VALUE_BYTES_MAX)?;
             out.0.push(HEAD);
             out.number(slot.get().into());
             out.number(tag.epoch.get());
             out.number(tag.sequence);
+            out.number(accepted.get());
             out.bytes(value);
         }
         Entry::Op(RegistryOp::Record(record)) => {
@@ -303,8 +304,9 @@ impl<'a> Reader<'a> {
             HEAD => {
                 let slot = self.slot()?;
                 let tag = Tag { epoch: self.epoch()?, sequence: self.number()? };
+                let accepted = self.epoch()?;
                 let value = self.length_and_bytes()?.into();
-                Entry::Op(RegistryOp::Head { slot, head: Head { tag, value } })
+                Entry::Op(RegistryOp::Head { slot, head: Head { tag, accepted, value } })
             }
             RECORD => Entry::Op(RegistryOp::Record(self.record()?)),
             NODE => {

@@ -41,7 +41,8 @@ pub(super) fn promise(slot: u16, epoch: u64, granted_to: Option<&str>) -> Entry 
 
 pub(super) fn head(slot: u16, epoch: u64, sequence: u64, value: &[u8]) -> Entry {
     let tag = Tag { epoch: SlotEpoch::new(epoch), sequence };
-    Entry::Op(RegistryOp::Head { slot: SlotId::new(slot), head: Head { tag, value: value.into() } })
+    let head = Head { tag, accepted: tag.epoch, value: value.into() };
+    Entry::Op(RegistryOp::Head { slot: SlotId::new(slot), head })
 }
 
 /// Any entries of one cluster.
@@ -56,7 +57,9 @@ pub(super) fn entry() -> impl Strategy<Value = Entry> {
         }),
         4 => (slot(), number(), number(), vec(any::<u8>(), 0..40)).prop_map(|(slot, epoch, sequence, value)| {
             let tag = Tag { epoch: SlotEpoch::new(epoch), sequence };
-            Entry::Op(RegistryOp::Head { slot, head: Head { tag, value: value.into() } })
+            // Stored by its own primary or by a later one.
+            let accepted = SlotEpoch::new(epoch.saturating_add(sequence % 2));
+            Entry::Op(RegistryOp::Head { slot, head: Head { tag, accepted, value: value.into() } })
         }),
         4 => record().prop_map(|record| Entry::Op(RegistryOp::Record(record))),
         4 => node_record().prop_map(|record| Entry::Op(RegistryOp::Node(record))),

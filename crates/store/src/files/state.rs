@@ -79,7 +79,7 @@ impl State {
                 }
             }
             RegistryOp::Head { slot, head } => {
-                if self.heads.get(slot).is_none_or(|known| known.tag < head.tag) {
+                if self.heads.get(slot).is_none_or(|known| known.rank() < head.rank()) {
                     self.heads.insert(*slot, head.clone());
                 }
             }

@@ -156,8 +156,8 @@ fn a_snapshot_can_be_read_by_people() {
     let text = fs::read_to_string(dir.path().join(SNAPSHOT)).expect("text");
     for line in [
         "{\"slot\": 3, \"epoch\": 7, \"granted_to\": \"a\"}",
-        "{\"slot\": 3, \"epoch\": 7, \"sequence\": 1, \"text\": \"grüße\"}",
-        "{\"slot\": 4, \"epoch\": 7, \"sequence\": 1, \"hex\": \"00ff\"}",
+        "{\"slot\": 3, \"epoch\": 7, \"sequence\": 1, \"accepted\": 7, \"text\": \"grüße\"}",
+        "{\"slot\": 4, \"epoch\": 7, \"sequence\": 1, \"accepted\": 7, \"hex\": \"00ff\"}",
         &format!("\"cluster_id\": \"{}\"", bootstrap("n", 1).cluster_id()),
     ] {
         assert!(text.lines().any(|found| found.trim().trim_end_matches(',') == line), "{line}\n{text}");
@@ -436,11 +436,11 @@ proptest! {
         let once = joined(&entries);
         prop_assert_eq!(joined(entries.iter().chain(&entries)), once.clone());
         let heads = entries.iter().filter_map(|entry| match entry {
-            Entry::Op(RegistryOp::Head { slot, head }) => Some((*slot, head.tag)),
+            Entry::Op(RegistryOp::Head { slot, head }) => Some((*slot, head.rank())),
             _ => None,
         });
-        for (slot, tag) in heads {
-            prop_assert!(once.heads[&slot].tag >= tag);
+        for (slot, rank) in heads {
+            prop_assert!(once.heads[&slot].rank() >= rank);
         }
     }
 }

@@ -64,7 +64,7 @@ impl SlotRegistry {
     }
 
     /// How long this node leaves the others the way: by its rank among those who remain, longer after each failure.
-    fn campaign_delay(&mut self, slot: SlotId, out: &mut Out) -> Duration {
+    pub(super) fn campaign_delay(&mut self, slot: SlotId, out: &mut Out) -> Duration {
         let primary = self.map.record(slot).map(|record| &record.primary);
         let is_primary = primary == Some(&self.own.node);
         let mut remaining =
@@ -195,7 +195,7 @@ impl SlotRegistry {
         assert!(promised.is_ok(), "an epoch above all promised ones was refused");
         out.promise(slot, &kept.replica);
         kept.sounding = None;
-        kept.candidacy = Some(Candidacy::new(epoch, &own, kept.replica.tag()));
+        kept.candidacy = Some(Candidacy::new(epoch, &own, kept.replica.rank()));
         kept.cause = cause;
         kept.refused_by.clear();
         self.campaigns.clear(&slot);
@@ -234,7 +234,7 @@ impl SlotRegistry {
         let granted = kept.replica.grant(epoch, candidate);
         assert!(granted.is_ok(), "what would be granted was refused");
         out.promise(slot, &kept.replica);
-        let stored = kept.replica.tag();
+        let stored = kept.replica.rank();
         out.to(candidate).granted.push(Grant { slot, epoch, stored });
         self.counters.grants += 1;
         self.step_down(slot, epoch, now, out);
@@ -321,10 +321,11 @@ impl SlotRegistry {
         let Some(candidacy) = kept.candidacy.take() else { return };
         let (epoch, cause) = (reign.epoch(), kept.cause);
         let granted_by = candidacy.granters().iter().cloned().collect();
-        let inherited = kept.replica.head().cloned();
+        // What an earlier primary wrote may be on a minority only.
+        let inherited = kept.replica.head().cloned().map(|head| reign.spread(&own, head));
         if let Some(head) = &inherited {
-            // What an earlier primary wrote may be on a minority only.
-            reign.spread(&own, head.clone());
+            kept.replica.store(head);
+            out.keep(slot, head);
         }
         kept.attempts = 0;
         kept.claimed_at = now;
@@ -358,7 +359,7 @@ impl SlotRegistry {
             .into_iter()
             .filter_map(|(slot, epoch)| {
                 let replica = &self.slots.get(&slot)?.replica;
-                let head = replica.head().filter(|_| replica.promised() >= epoch)?;
+                let head = replica.head().filter(|_| replica.promised() == epoch)?;
                 Some((slot, head.clone()))
             })
             .collect();

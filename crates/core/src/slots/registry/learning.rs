@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use super::super::id::SlotId;
 use super::super::message::{Promise, SlotMessage};
+use super::super::reign::Head;
 use super::super::replica::SlotReplica;
 use super::{Out, SlotEvent, SlotRegistry};
 use crate::id::NodeId;
@@ -24,8 +25,9 @@ impl SlotRegistry {
             }
         }
         self.next_learning = (!asks.is_empty()).then(|| now + self.config.round_timeout);
+        let asker = self.instance;
         for (node, slots) in asks {
-            out.send.push((node, SlotMessage::AskPromises { slots }));
+            out.send.push((node, SlotMessage::AskPromises { slots, asker }));
         }
     }
 
@@ -34,11 +36,12 @@ impl SlotRegistry {
         let slots = self.slots.iter().filter(|(_, kept)| kept.learning_from.contains(node));
         let slots: Vec<SlotId> = slots.map(|(slot, _)| *slot).collect();
         if !slots.is_empty() {
-            out.send.push((node.clone(), SlotMessage::AskPromises { slots }));
+            let asker = self.instance;
+            out.send.push((node.clone(), SlotMessage::AskPromises { slots, asker }));
         }
     }
 
-    pub(super) fn tell_promises(&self, peer: &NodeId, slots: &[SlotId], out: &mut Out) {
+    pub(super) fn tell_promises(&self, peer: &NodeId, slots: &[SlotId], asker: u64, out: &mut Out) {
         let promises: Vec<Promise> = slots
             .iter()
             .filter_map(|slot| {
@@ -47,7 +50,7 @@ impl SlotRegistry {
             })
             .collect();
         for some in promises.chunks(PROMISES_PER_MESSAGE_MAX) {
-            out.send.push((peer.clone(), SlotMessage::Promises { promises: some.to_vec() }));
+            out.send.push((peer.clone(), SlotMessage::Promises { asker, promises: some.to_vec() }));
         }
     }
 
@@ -60,13 +63,14 @@ impl SlotRegistry {
         kept.seen = kept.seen.max(promised);
         // Nobody is told before the last one was heard, so the disk can wait until then.
         let learned = promised.max(kept.replica.promised());
-        let newest = [kept.replica.head().cloned(), head].into_iter().flatten().max_by_key(|head| head.tag);
+        let newest = [kept.replica.head().cloned(), head].into_iter().flatten().max_by_key(Head::rank);
         kept.replica = SlotReplica::restored(learned, None, newest);
         if kept.learning_from.is_empty() {
-            out.promise(slot, &kept.replica);
+            // The promise says that all is known, so it comes last: a crash may leave the beginning of what is written.
             if let Some(head) = kept.replica.head() {
                 out.keep(slot, head);
             }
+            out.promise(slot, &kept.replica);
             out.events.push(SlotEvent::Learned { slot });
             self.reconsider(slot, now, out);
         }

@@ -170,8 +170,9 @@ impl SlotRegistry {
             return;
         }
         let Some(kept) = self.slots.get_mut(&slot) else { return };
-        if kept.replica.store(head) {
-            out.keep(slot, head);
+        let head = Head { accepted: epoch, ..head.clone() };
+        if kept.replica.store(&head) {
+            out.keep(slot, &head);
         }
         out.send.push((primary.clone(), SlotMessage::Stored { slot, epoch, tag: head.tag }));
     }
@@ -212,6 +213,11 @@ impl SlotRegistry {
                     if kept.candidacy.as_ref().is_some_and(|candidacy| candidacy.epoch() < epoch) {
                         kept.candidacy = None;
                         self.rounds.clear(&slot);
+                        if !self.is_leaving {
+                            // Should its record never come, because it is gone as well.
+                            let delay = self.config.round_timeout + self.campaign_delay(slot, out);
+                            self.campaigns.set(&slot, now + delay);
+                        }
                     }
                     self.step_down(slot, epoch, now, out);
                 }
@@ -283,10 +289,10 @@ impl SlotRegistry {
         }
     }
 
-    /// The time of a request is over.
-    pub(super) fn expire(&mut self, request: RequestId, out: &mut Out) {
-        let Some(waiting) = self.requests.get(&request) else { return };
-        let Some(kept) = self.slots.get_mut(&waiting.slot) else { return };
+    /// The time of a request is over. Those that wait behind it have theirs.
+    pub(super) fn expire(&mut self, request: RequestId, now: TimerInstant, out: &mut Out) {
+        let Some(slot) = self.requests.get(&request).map(|waiting| waiting.slot) else { return };
+        let Some(kept) = self.slots.get_mut(&slot) else { return };
         kept.queue.retain(|queued| *queued != request);
         let error = match &kept.in_flight {
             Some(InFlight::Storing { request: under_way, .. }) if *under_way == request => {
@@ -298,6 +304,7 @@ impl SlotRegistry {
             kept.in_flight = None;
         }
         self.answer(request, Err(error), out);
+        self.next_request_of(slot, now, out);
     }
 
     /// Answers everyone who waits for a slot that this node no longer serves.

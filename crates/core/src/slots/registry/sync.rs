@@ -11,15 +11,9 @@ use crate::id::{Authority, NodeId};
 use crate::time::TimerInstant;
 
 impl SlotRegistry {
-    pub(super) fn write_own_record(
-        &mut self,
-        address: Authority,
-        instance: u64,
-        now: TimerInstant,
-        out: &mut Out,
-    ) {
+    pub(super) fn write_own_record(&mut self, address: Authority, now: TimerInstant, out: &mut Out) {
         let heartbeat = self.stamp(now);
-        let member = self.own.clone();
+        let (member, instance) = (self.own.clone(), self.instance);
         self.adopt_own(NodeRecord { member, address, instance, leaving: false, heartbeat }, out);
     }
 

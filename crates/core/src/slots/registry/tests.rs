@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use super::*;
 use crate::id::Incarnation;
-use crate::slots::{BootstrapNode, Pace, Replication, Tag};
+use crate::slots::{BootstrapNode, Pace, Promise, Replication, Tag};
 
 /// Registries that talk over a network without loss, delay or disk.
 struct Trio {
@@ -267,6 +267,38 @@ fn a_deposed_primary_cannot_write_and_steps_down() {
 }
 
 #[test]
+fn a_write_of_a_deposed_primary_does_not_replace_what_its_successor_has_shown() {
+    let mut trio = Trio::new(3, 1);
+    trio.run_for(Duration::from_millis(100));
+    let swap = |registry: &mut SlotRegistry, value: &[u8], now| {
+        let (slot, patience) = (SlotId::new(0), Duration::from_secs(5));
+        drop(registry.write(slot, Some(None), Arc::from(value), patience, now).expect("it reigns"));
+    };
+    // The first primary is cut off, and writes what reaches nobody. The second one begins without it.
+    let mut first = trio.kill("a");
+    swap(&mut first, b"first", trio.now);
+    trio.run_for(Duration::from_secs(3));
+    assert_eq!(trio.primary("c", 0), (id("b"), 2));
+    // Now that one is cut off, and the write of the first is taken over and shown in a third epoch.
+    let mut second = trio.kill("b");
+    trio.registries.insert(id("a"), first);
+    trio.standing("c", "a", Standing::Alive);
+    trio.standing("a", "b", Standing::Suspect);
+    trio.run_for(Duration::from_secs(30));
+    let (third, _) = trio.primary("c", 0);
+    assert_eq!(trio.read(third.as_str(), 0).expect("a value").1, b"first");
+    // The second one still thinks that there is nothing, and writes on that condition. Then it comes back.
+    swap(&mut second, b"second", trio.now);
+    trio.kill("a");
+    trio.registries.insert(id("b"), second);
+    trio.standing("c", "b", Standing::Alive);
+    trio.standing("b", "a", Standing::Suspect);
+    trio.run_for(Duration::from_secs(30));
+    let (fourth, _) = trio.primary("c", 0);
+    assert_eq!(trio.read(fourth.as_str(), 0).expect("a value").1, b"first");
+}
+
+#[test]
 fn conditional_writes_compare_with_what_is_there() {
     let mut trio = Trio::new(3, 3);
     trio.run_for(Duration::from_millis(100));
@@ -277,6 +309,53 @@ fn conditional_writes_compare_with_what_is_there() {
     let swap = trio.write("a", 0, Some(Some(tag)), "two");
     assert!(matches!(trio.answer("a", swap), Ok(Answer::Written { .. })));
     assert_eq!(trio.read("a", 0).expect("a value").1, b"two");
+}
+
+#[test]
+fn a_request_whose_time_is_over_makes_way_for_the_next() {
+    let mut trio = Trio::new(3, 1);
+    trio.run_for(Duration::from_millis(100));
+    let away = ["b", "c"].map(|name| (id(name), trio.registries.remove(&id(name)).expect("it is there")));
+    let mut read = |patience| {
+        let now = trio.now;
+        let registry = trio.registries.get_mut(&id("a")).expect("it is there");
+        let (request, outcome) = registry.read(SlotId::new(0), patience, now).expect("it is the primary");
+        trio.carry(vec![(id("a"), outcome)]);
+        request
+    };
+    let (hasty, patient) = (read(Duration::from_secs(1)), read(Duration::from_secs(9)));
+    trio.run_for(Duration::from_secs(2));
+    assert_eq!(trio.answer("a", hasty), Err(RequestError::TimedOut));
+    // Now somebody is there to confirm.
+    trio.registries.extend(away);
+    trio.run_for(Duration::from_secs(2));
+    assert_eq!(trio.answer("a", patient), Ok(Answer::Read { head: None }));
+}
+
+#[test]
+fn a_candidate_that_followed_another_stands_again_when_that_one_is_gone() {
+    let mut trio = Trio::new(3, 1);
+    trio.run_for(Duration::from_millis(100));
+    trio.registries.retain(|node, _| *node == id("c"));
+    trio.standing("c", "a", Standing::Suspect);
+    let slot = SlotId::new(0);
+    let b = MemberId::new(id("b"), Incarnation::new(1).expect("a life"));
+    let is_candidate = |trio: &mut Trio, epoch| {
+        let willing = SlotMessage::Willing { asks: vec![(slot, SlotEpoch::new(epoch))] };
+        trio.run_for(Duration::from_millis(50));
+        let registry = trio.registries.get_mut(&id("c")).expect("it is there");
+        let outcome = registry.handle_message(&b, willing, trio.now);
+        let is_start = |event: &SlotEvent| matches!(event, SlotEvent::CampaignStarted { epoch: begun, .. } if begun.get() == epoch);
+        outcome.events.iter().any(is_start)
+    };
+    assert!((0..100).any(|_| is_candidate(&mut trio, 2)), "it stands for the slot of a suspect");
+    // Another one has won a later epoch and has something stored; nobody ever hears of its record.
+    let tag = Tag { epoch: SlotEpoch::new(3), sequence: 1 };
+    let head = Head { tag, accepted: tag.epoch, value: Arc::from(&b"kept"[..]) };
+    let store = SlotMessage::Store { slot, epoch: tag.epoch, head };
+    let registry = trio.registries.get_mut(&id("c")).expect("it is there");
+    drop(registry.handle_message(&b, store, trio.now));
+    assert!((0..100).any(|_| is_candidate(&mut trio, 4)), "it stands again");
 }
 
 #[test]
@@ -300,6 +379,46 @@ fn a_node_that_lost_its_memory_votes_only_after_all_others_were_heard() {
     trio.run_for(Duration::from_secs(3));
     let (primary, _) = trio.primary("c", 0);
     assert_eq!(trio.read(primary.as_str(), 0).expect("a value").1, b"kept");
+}
+
+#[test]
+fn what_an_earlier_life_was_told_teaches_a_later_one_nothing() {
+    let mut trio = Trio::new(3, 1);
+    trio.kill("c");
+    trio.start("c", 2, 2, Restored::default());
+    let before = trio.registries[&id("c")].instance;
+    trio.start("c", 3, 3, Restored::default());
+    let registry = trio.registries.get_mut(&id("c")).expect("it is there");
+    let peer = MemberId::new(id("a"), Incarnation::new(1).expect("a life"));
+    let promises = vec![Promise { slot: SlotId::new(0), promised: SlotEpoch::ZERO, head: None }];
+    // The answer to the life before was on its way for long.
+    let late = SlotMessage::Promises { asker: before, promises: promises.clone() };
+    drop(registry.handle_message(&peer, late, trio.now));
+    assert_eq!(registry.learning_from().len(), 2);
+    let answer = SlotMessage::Promises { asker: registry.instance, promises };
+    drop(registry.handle_message(&peer, answer, trio.now));
+    assert_eq!(registry.learning_from().into_iter().collect::<Vec<_>>(), [id("b")]);
+}
+
+#[test]
+fn a_memory_of_which_a_crash_left_a_part_does_not_count_as_whole() {
+    let mut trio = Trio::new(3, 1);
+    trio.kill("c");
+    trio.start("c", 2, 2, Restored::default());
+    let tag = Tag { epoch: SlotEpoch::new(1), sequence: 1 };
+    let head = Head { tag, accepted: tag.epoch, value: Arc::from(&b"kept"[..]) };
+    let slot = SlotId::new(0);
+    let mut written = Vec::new();
+    for (peer, head) in [("a", Some(head.clone())), ("b", None)] {
+        let peer = MemberId::new(id(peer), Incarnation::new(1).expect("a life"));
+        let promises = vec![Promise { slot, promised: SlotEpoch::new(1), head }];
+        let registry = trio.registries.get_mut(&id("c")).expect("it is there");
+        let message = SlotMessage::Promises { asker: registry.instance, promises };
+        written.extend(registry.handle_message(&peer, message, trio.now).persist);
+    }
+    let promise = written.iter().position(|op| matches!(op, RegistryOp::Promise { .. }));
+    let stored = written.iter().position(|op| *op == RegistryOp::Head { slot, head: head.clone() });
+    assert!(stored.is_some() && stored < promise, "{written:?}");
 }
 
 #[test]

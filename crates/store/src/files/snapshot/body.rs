@@ -87,6 +87,7 @@ struct HeadText {
     slot: u16,
     epoch: u64,
     sequence: u64,
+    accepted: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -229,7 +230,8 @@ fn head_text(slot: SlotId, head: &Head) -> HeadText {
         })
     });
     let Tag { epoch, sequence } = head.tag;
-    HeadText { slot: slot.get(), epoch: epoch.get(), sequence, text, hex }
+    let accepted = head.accepted.get();
+    HeadText { slot: slot.get(), epoch: epoch.get(), sequence, accepted, text, hex }
 }
 
 fn head(text: HeadText) -> Result<Head, &'static str> {
@@ -239,7 +241,7 @@ fn head(text: HeadText) -> Result<Head, &'static str> {
         (None, Some(hex)) => bytes(&hex).ok_or("value of a slot")?,
         _ => return Err("value of a slot"),
     };
-    Ok(Head { tag, value: value.into() })
+    Ok(Head { tag, accepted: SlotEpoch::new(text.accepted), value: value.into() })
 }
 
 fn record_text(record: &SlotRecord) -> RecordText {
