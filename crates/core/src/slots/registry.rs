@@ -486,7 +486,7 @@ impl SlotRegistry {
                     self.take_refusal(peer, refusal, now, out);
                 }
             }
-            SlotMessage::AskHeads { slots } => self.tell_heads(peer, slots, now, out),
+            SlotMessage::AskHeads { slots } => self.tell_heads(peer, slots, out),
             SlotMessage::Heads { heads } => {
                 for (slot, head) in heads {
                     self.take_head(slot, &head, now, out);

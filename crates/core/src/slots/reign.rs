@@ -86,8 +86,20 @@ impl Reign {
         head
     }
 
-    /// Begins to spread a head of an earlier epoch, which may be on a minority only. It must not be read before it is on a
-    /// quorum: it could vanish with the next election.
+    /// Writes what this primary inherits again, with a tag of its own epoch: the head to store here and at all others.
+    ///
+    /// It may be on a minority only, and must not be read before it is on a quorum: it could vanish with the next election.
+    /// Nor may it keep its old tag. Somewhere there may be another head, which an earlier primary wrote and never got to a
+    /// quorum; if its tag is larger, it would come back later and undo what was read meanwhile. A tag of this epoch is above
+    /// them all.
+    ///
+    /// # Panics
+    /// When it does not serve.
+    pub fn renew(&mut self, own: &NodeId, inherited: &Head) -> Head {
+        self.begin_write(own, Arc::clone(&inherited.value))
+    }
+
+    /// Begins to spread a head that this primary has stored.
     pub fn spread(&mut self, own: &NodeId, head: Head) {
         self.spreading = Some(Spreading { head, stored_by: BTreeSet::from([own.clone()]) });
     }

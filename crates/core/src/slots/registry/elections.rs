@@ -8,7 +8,7 @@ use super::super::candidacy::Candidacy;
 use super::super::id::{SlotEpoch, SlotId};
 use super::super::message::{Grant, Refusal, RefusalReason};
 use super::super::record::{ElectionCause, SlotRecord, SlotState};
-use super::super::reign::{Head, Reign, ReignPhase};
+use super::super::reign::{Head, Reign, ReignPhase, VALUE_BYTES_MAX};
 use super::{Out, Slot, SlotEvent, SlotRegistry, Standing};
 use crate::id::NodeId;
 use crate::time::TimerInstant;
@@ -321,10 +321,11 @@ impl SlotRegistry {
         let Some(candidacy) = kept.candidacy.take() else { return };
         let (epoch, cause) = (reign.epoch(), kept.cause);
         let granted_by = candidacy.granters().iter().cloned().collect();
-        let inherited = kept.replica.head().cloned();
+        let inherited = kept.replica.head().map(|head| reign.renew(&own, head));
         if let Some(head) = &inherited {
-            // What an earlier primary wrote may be on a minority only.
-            reign.spread(&own, head.clone());
+            let is_newer = kept.replica.store(head);
+            assert!(is_newer, "a primary inherits from a later epoch than its own");
+            out.keep(slot, head);
         }
         kept.attempts = 0;
         kept.claimed_at = now;
@@ -346,22 +347,19 @@ impl SlotRegistry {
         self.next_request_of(slot, now, out);
     }
 
-    pub(super) fn tell_heads(
-        &mut self,
-        peer: &NodeId,
-        slots: Vec<(SlotId, SlotEpoch)>,
-        _now: TimerInstant,
-        out: &mut Out,
-    ) {
-        // Only to the primary that this node has promised to: what it tells is then final for all earlier epochs.
-        let heads: Vec<(SlotId, Head)> = slots
-            .into_iter()
-            .filter_map(|(slot, epoch)| {
-                let replica = &self.slots.get(&slot)?.replica;
-                let head = replica.head().filter(|_| replica.promised() >= epoch)?;
-                Some((slot, head.clone()))
-            })
-            .collect();
+    pub(super) fn tell_heads(&self, peer: &NodeId, slots: Vec<(SlotId, SlotEpoch)>, out: &mut Out) {
+        // Only to the primary that this node has promised to: what it tells is then final for all earlier epochs, and
+        // nothing of a later one is in it.
+        let mut heads: Vec<(SlotId, Head)> = Vec::new();
+        for (slot, epoch) in slots {
+            let Some(replica) = self.slots.get(&slot).map(|kept| &kept.replica) else { continue };
+            let promised = replica.promised();
+            if promised > epoch {
+                out.send.push((peer.clone(), super::SlotMessage::Stale { slot, epoch, promised }));
+            } else if promised == epoch {
+                heads.extend(replica.head().map(|head| (slot, head.clone())));
+            }
+        }
         // A few at a time, so that no message is too long.
         for some in heads.chunks(HEADS_PER_MESSAGE_MAX) {
             let heads = some.to_vec();
@@ -372,6 +370,9 @@ impl SlotRegistry {
     pub(super) fn take_head(&mut self, slot: SlotId, head: &Head, now: TimerInstant, out: &mut Out) {
         let Some(kept) = self.slots.get_mut(&slot) else { return };
         let Some(reign) = kept.reign.as_mut().filter(|reign| !reign.is_serving()) else { return };
+        if head.tag.epoch >= reign.epoch() || head.value.len() > VALUE_BYTES_MAX {
+            return;
+        }
         if kept.replica.store(head) {
             out.keep(slot, head);
         }

@@ -353,3 +353,46 @@ fn a_candidate_is_refused_while_the_primary_is_held_alive() {
     let request = trio.write("a", 0, None, "x");
     assert!(matches!(trio.answer("a", request), Ok(Answer::Written { .. })));
 }
+
+#[test]
+fn of_two_conditional_writes_that_nobody_confirmed_at_most_one_is_ever_seen() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    let slot = SlotId::new(0);
+    // Two primaries in a row write on the condition that nothing is there, and are cut off before anybody hears of it.
+    let write_alone = |trio: &mut Trio, name: &str, value: &[u8]| {
+        let now = trio.now;
+        let mut alone = trio.kill(name);
+        let patience = Duration::from_secs(5);
+        drop(alone.write(slot, Some(None), Arc::from(value), patience, now).expect("it is the primary"));
+        trio.run_for(Duration::from_secs(3));
+        memory_of(&alone)
+    };
+    let first = write_alone(&mut trio, "a", b"one");
+    assert_eq!(trio.primary("b", 0), (id("b"), 2));
+    let second = write_alone(&mut trio, "b", b"two");
+    // The first is back, the second is not. What the first has written takes effect, and is read.
+    trio.restart("a", 2, first);
+    trio.run_for(Duration::from_secs(20));
+    let (primary, _) = trio.primary("c", 0);
+    assert_eq!(trio.read(primary.as_str(), 0).expect("a value").1, b"one");
+    // Now it is the other way around. The write of the second came too late: its condition does not hold any more.
+    trio.kill("a");
+    trio.restart("b", 2, second);
+    trio.run_for(Duration::from_secs(20));
+    let (primary, _) = trio.primary("c", 0);
+    assert_eq!(trio.read(primary.as_str(), 0).expect("a value").1, b"one");
+}
+
+#[test]
+fn one_who_recovers_is_told_when_its_epoch_is_over() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    trio.write("a", 0, None, "x");
+    let (now, slot, late) = (trio.now, SlotId::new(0), SlotEpoch::ZERO);
+    let b = trio.member(&id("b"));
+    let c = trio.registries.get_mut(&id("c")).expect("it is there");
+    let outcome = c.handle_message(&b, SlotMessage::AskHeads { slots: vec![(slot, late)] }, now);
+    let promised = SlotEpoch::new(1);
+    assert_eq!(outcome.send, [(id("b"), SlotMessage::Stale { slot, epoch: late, promised })]);
+}
