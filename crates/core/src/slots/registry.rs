@@ -269,7 +269,7 @@ impl SlotRegistry {
     pub fn poll(&mut self, now: TimerInstant) -> RegistryOutcome {
         let mut out = Out::default();
         while let Some(request) = self.expiries.pop_due(now) {
-            self.expire(request, &mut out);
+            self.expire(request, now, &mut out);
         }
         while let Some(slot) = self.rounds.pop_due(now) {
             self.repeat_round(slot, now, &mut out);

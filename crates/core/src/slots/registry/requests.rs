@@ -284,9 +284,9 @@ impl SlotRegistry {
     }
 
     /// The time of a request is over.
-    pub(super) fn expire(&mut self, request: RequestId, out: &mut Out) {
-        let Some(waiting) = self.requests.get(&request) else { return };
-        let Some(kept) = self.slots.get_mut(&waiting.slot) else { return };
+    pub(super) fn expire(&mut self, request: RequestId, now: TimerInstant, out: &mut Out) {
+        let Some(slot) = self.requests.get(&request).map(|waiting| waiting.slot) else { return };
+        let Some(kept) = self.slots.get_mut(&slot) else { return };
         kept.queue.retain(|queued| *queued != request);
         let error = match &kept.in_flight {
             Some(InFlight::Storing { request: under_way, .. }) if *under_way == request => {
@@ -298,6 +298,8 @@ impl SlotRegistry {
             kept.in_flight = None;
         }
         self.answer(request, Err(error), out);
+        // Whoever waits behind it must not wait for yet another request.
+        self.next_request_of(slot, now, out);
     }
 
     /// Answers everyone who waits for a slot that this node no longer serves.

@@ -385,6 +385,26 @@ fn of_two_conditional_writes_that_nobody_confirmed_at_most_one_is_ever_seen() {
 }
 
 #[test]
+fn a_request_that_expires_lets_the_next_one_go() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    let away = ["b", "c"].map(|name| trio.registries.remove(&id(name)).expect("it is there"));
+    let mut read = |patience| {
+        let a = trio.registries.get_mut(&id("a")).expect("it is there");
+        let (request, outcome) = a.read(SlotId::new(0), patience, trio.now).expect("it is the primary");
+        trio.carry(vec![(id("a"), outcome)]);
+        request
+    };
+    let (hasty, patient) = (read(Duration::from_secs(1)), read(Duration::from_secs(60)));
+    trio.run_for(Duration::from_secs(2));
+    assert_eq!(trio.answer("a", hasty), Err(RequestError::TimedOut));
+    // The others are back. Nobody asks for anything more, and the second one is answered.
+    trio.registries.extend(away.map(|registry| (registry.own.node.clone(), registry)));
+    trio.run_for(Duration::from_secs(3));
+    assert_eq!(trio.answer("a", patient), Ok(Answer::Read { head: None }));
+}
+
+#[test]
 fn one_who_recovers_is_told_when_its_epoch_is_over() {
     let mut trio = Trio::new(3, 3);
     trio.run_for(Duration::from_millis(100));
