@@ -529,6 +529,10 @@ impl SlotRegistry {
             Err(conflict) => {
                 self.counters.conflicts += 1;
                 out.events.push(SlotEvent::Conflict(conflict));
+                if self.map.record(slot) != Some(&record) {
+                    // To pass it on would make everyone who knows better do the same, for ever.
+                    return;
+                }
             }
         }
         out.persist.push(super::RegistryOp::Record(record.clone()));

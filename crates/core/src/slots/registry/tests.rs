@@ -405,6 +405,22 @@ fn a_request_that_expires_lets_the_next_one_go() {
 }
 
 #[test]
+fn a_record_that_loses_a_conflict_is_told_and_not_passed_on() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    let (now, slot) = (trio.now, SlotId::new(2));
+    let b = trio.registries.get_mut(&id("b")).expect("it is there");
+    let known = b.map().record(slot).expect("there was an election").clone();
+    assert_eq!(known.primary, id("c"));
+    let impossible = SlotRecord { primary: id("a"), ..known.clone() };
+    let outcome = b.handle_gossip(vec![impossible.clone()], Vec::new(), now);
+    assert!(matches!(&outcome.events[..], [SlotEvent::Conflict(told)] if told.received == impossible));
+    assert_eq!((outcome.persist, outcome.gossip_slots), (Vec::new(), Vec::new()));
+    assert_eq!(b.map().record(slot), Some(&known));
+    assert_eq!(b.counters().conflicts, 1);
+}
+
+#[test]
 fn one_who_recovers_is_told_when_its_epoch_is_over() {
     let mut trio = Trio::new(3, 3);
     trio.run_for(Duration::from_millis(100));
