@@ -218,6 +218,10 @@ impl SlotRegistry {
                 if let Some(kept) = self.slots.get_mut(&slot) {
                     kept.claimed_at = now;
                 }
+                if is_raised {
+                    // A candidacy that ended here leaves no alarm behind.
+                    self.reconsider(slot, now, out);
+                }
                 true
             }
             Err(stale) => {

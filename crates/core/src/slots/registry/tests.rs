@@ -421,6 +421,36 @@ fn a_record_that_loses_a_conflict_is_told_and_not_passed_on() {
 }
 
 #[test]
+fn a_candidate_that_followed_another_primary_stands_again_when_that_one_is_silent() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    let (slot, c) = (SlotId::new(0), trio.member(&id("c")));
+    let mut now = trio.now;
+    let b = trio.registries.get_mut(&id("b")).expect("it is there");
+    // It is a candidate, and nobody answers; then a primary of a later epoch gives it an order.
+    drop(b.handle_standing(&id("a"), Standing::Suspect, now));
+    drop(b.poll(now));
+    let asks = vec![(slot, SlotEpoch::new(2))];
+    let stood = b.handle_message(&c, SlotMessage::Willing { asks }, now);
+    assert!(stood.send.iter().any(|(_, message)| matches!(message, SlotMessage::AskGrants { .. })));
+    let epoch = SlotEpoch::new(3);
+    let head = Head { tag: Tag { epoch, sequence: 1 }, value: Arc::from(&b"x"[..]) };
+    let stored = b.handle_message(&c, SlotMessage::Store { slot, epoch, head }, now);
+    assert!(stored.send.iter().any(|(_, message)| matches!(message, SlotMessage::Stored { .. })));
+    // From then on it hears nothing more of anybody.
+    let mut asks = Vec::new();
+    while now < trio.now + Duration::from_secs(20) {
+        now = now + Duration::from_millis(50);
+        for (_, message) in b.poll(now).send {
+            if let SlotMessage::Sound { asks: more } = message {
+                asks.extend(more);
+            }
+        }
+    }
+    assert!(asks.contains(&(slot, SlotEpoch::new(4))), "{asks:?}");
+}
+
+#[test]
 fn one_who_recovers_is_told_when_its_epoch_is_over() {
     let mut trio = Trio::new(3, 3);
     trio.run_for(Duration::from_millis(100));
