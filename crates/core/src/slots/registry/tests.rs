@@ -451,6 +451,24 @@ fn a_candidate_that_followed_another_primary_stands_again_when_that_one_is_silen
 }
 
 #[test]
+fn two_processes_of_one_name_are_found_by_repair() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    let now = trio.now;
+    // The twin of `c` is heard by `b` alone.
+    let b = trio.registries.get_mut(&id("b")).expect("it is there");
+    let (_, _, record) = b.nodes().find(|(node, _, _)| **node == id("c")).expect("a node of the cluster");
+    let mut twin = record.expect("it was heard").clone();
+    twin.instance += 1;
+    drop(b.handle_gossip(Vec::new(), vec![twin.clone()], now));
+    trio.run_for(Duration::from_secs(30));
+    let is_told = |(node, event): &(NodeId, SlotEvent)| {
+        *node == id("c") && *event == SlotEvent::NameTaken { by: twin.clone() }
+    };
+    assert!(trio.events.iter().any(is_told));
+}
+
+#[test]
 fn one_who_recovers_is_told_when_its_epoch_is_over() {
     let mut trio = Trio::new(3, 3);
     trio.run_for(Duration::from_millis(100));
