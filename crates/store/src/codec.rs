@@ -9,8 +9,8 @@ use bytes::Bytes;
 use prost::Message as _;
 use synod_core::slots::{
     BUCKETS, BootstrapState, ClusterId, ENVELOPE_VERSION, ElectionCause, Envelope, EnvelopeBody,
-    EnvelopeRefusal, ForeignCluster, Grant, Head, HeadRank, HlcTimestamp, NodeRecord, Promise, Refusal, RefusalReason,
-    SlotEpoch, SlotId, SlotMessage, SlotRecord, SlotState, Tag, VALUE_BYTES_MAX,
+    EnvelopeRefusal, ForeignCluster, Grant, Head, HeadRank, HlcTimestamp, NodeRecord, Promise, Refusal,
+    RefusalReason, SlotEpoch, SlotId, SlotMessage, SlotRecord, SlotState, Tag, VALUE_BYTES_MAX,
 };
 use synod_core::{Authority, Incarnation, MemberId, NodeId};
 use synod_wire::slots as wire;

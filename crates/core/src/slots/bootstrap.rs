@@ -305,7 +305,12 @@ impl BootstrapState {
             ("gossip_interval_ms", millis(gossip_interval), 10, 60_000),
             ("full_sync_interval in ms", millis(full_sync_interval), 100, hour),
             ("suspect_timeout in ms", millis(suspect_timeout), 100, hour),
-            ("fail_timeout in ms", millis(fail_timeout), millis(suspect_timeout) + 1, 24 * hour),
+            (
+                "fail_timeout in ms",
+                millis(fail_timeout),
+                millis(suspect_timeout).saturating_add(1),
+                24 * hour,
+            ),
             ("fanout", fanout.into(), 1, 100),
         ];
         for (field, value, min, max) in ranges {

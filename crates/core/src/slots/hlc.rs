@@ -100,6 +100,9 @@ const COUNTER_BITS: u32 = 16;
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec as list;
+    use proptest::prelude::*;
+
     use super::*;
 
     const MINUTE: Duration = Duration::from_secs(60);
@@ -132,5 +135,33 @@ mod tests {
         let mut clock = Hlc::new(HlcTimestamp(wall(5).0 | 0xFFFF), MINUTE);
         let stamp = clock.tick(5);
         assert_eq!((stamp.unix_millis(), stamp.counter()), (6, 0));
+    }
+
+    proptest! {
+        /// Two nodes whose clocks jump as they like, and stamps that travel between them.
+        #[test]
+        fn stamps_rise_and_effects_are_above_their_causes(
+            steps in list((any::<bool>(), any::<bool>(), 0u64..5_000), 1..50),
+        ) {
+            let offset_max = Duration::from_secs(2);
+            let mut clocks = [(); 2].map(|()| Hlc::new(HlcTimestamp::default(), offset_max));
+            let mut sent = HlcTimestamp::default();
+            for (at_first, sends, millis) in steps {
+                let clock = &mut clocks[usize::from(at_first)];
+                let before = clock.last();
+                if sends {
+                    sent = clock.tick(millis);
+                    prop_assert!(sent > before && sent.unix_millis() >= millis);
+                    prop_assert_eq!(clock.last(), sent);
+                } else if let Err(refused) = clock.observe(sent, millis) {
+                    prop_assert!(refused.ahead > offset_max);
+                    prop_assert_eq!(clock.last(), before);
+                } else {
+                    prop_assert!(clock.last() >= before);
+                    // Whatever the clock says next.
+                    prop_assert!(clock.tick(0) > sent);
+                }
+            }
+        }
     }
 }

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::slice;
 
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -90,11 +91,18 @@ impl SlotMap {
         // The version of what is hashed.
         hash.update(&[1]);
         for record in self.bucket(bucket as u8) {
+            // Everything that precedence looks at. Records that differ in anything else could never be told apart.
             hash.update(&record.slot.get().to_le_bytes());
             hash.update(&record.epoch.get().to_le_bytes());
-            hash.update(record.primary.as_str().as_bytes());
-            hash.update(&[0]);
             hash.update(&record.updated_at.bits().to_le_bytes());
+            hash.update(&[record.cause.number()]);
+            for names in [slice::from_ref(&record.primary), &record.replicas, &record.granted_by] {
+                hash.update(&(names.len() as u64).to_le_bytes());
+                for name in names {
+                    hash.update(&(name.as_str().len() as u64).to_le_bytes());
+                    hash.update(name.as_str().as_bytes());
+                }
+            }
         }
         self.digests[bucket] = hash.digest();
     }

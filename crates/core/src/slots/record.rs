@@ -164,4 +164,4 @@ impl NodeRecord {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -183,7 +183,9 @@ impl SlotRegistry {
         Ok((registry, outcome))
     }
 
-    /// A message of the registry of another node.
+    /// A message of the registry of another node, sent to this life of this node. What was sent to an earlier life must not
+    /// be delivered: a promise that was told to it may have been overtaken since, and a node that has lost its memory would
+    /// take it for an answer.
     pub fn handle_message(
         &mut self,
         from: &MemberId,
@@ -489,7 +491,7 @@ impl SlotRegistry {
                     self.take_refusal(peer, refusal, now, out);
                 }
             }
-            SlotMessage::AskHeads { slots } => self.tell_heads(peer, slots, now, out),
+            SlotMessage::AskHeads { slots } => self.tell_heads(peer, slots, out),
             SlotMessage::Heads { heads } => {
                 for (slot, head) in heads {
                     self.take_head(slot, &head, now, out);

@@ -8,7 +8,7 @@ use super::super::candidacy::Candidacy;
 use super::super::id::{SlotEpoch, SlotId};
 use super::super::message::{Grant, Refusal, RefusalReason};
 use super::super::record::{ElectionCause, SlotRecord, SlotState};
-use super::super::reign::{Head, Reign, ReignPhase};
+use super::super::reign::{Head, Reign, ReignPhase, VALUE_BYTES_MAX};
 use super::{Out, Slot, SlotEvent, SlotRegistry, Standing};
 use crate::id::NodeId;
 use crate::time::TimerInstant;
@@ -347,22 +347,19 @@ impl SlotRegistry {
         self.next_request_of(slot, now, out);
     }
 
-    pub(super) fn tell_heads(
-        &mut self,
-        peer: &NodeId,
-        slots: Vec<(SlotId, SlotEpoch)>,
-        _now: TimerInstant,
-        out: &mut Out,
-    ) {
-        // Only to the primary that this node has promised to: what it tells is then final for all earlier epochs.
-        let heads: Vec<(SlotId, Head)> = slots
-            .into_iter()
-            .filter_map(|(slot, epoch)| {
-                let replica = &self.slots.get(&slot)?.replica;
-                let head = replica.head().filter(|_| replica.promised() == epoch)?;
-                Some((slot, head.clone()))
-            })
-            .collect();
+    pub(super) fn tell_heads(&self, peer: &NodeId, slots: Vec<(SlotId, SlotEpoch)>, out: &mut Out) {
+        // Only to the primary that this node has promised to: what it tells is then final for all earlier epochs, and
+        // nothing of a later one is in it.
+        let mut heads: Vec<(SlotId, Head)> = Vec::new();
+        for (slot, epoch) in slots {
+            let Some(replica) = self.slots.get(&slot).map(|kept| &kept.replica) else { continue };
+            let promised = replica.promised();
+            if promised > epoch {
+                out.send.push((peer.clone(), super::SlotMessage::Stale { slot, epoch, promised }));
+            } else if promised == epoch {
+                heads.extend(replica.head().map(|head| (slot, head.clone())));
+            }
+        }
         // A few at a time, so that no message is too long.
         for some in heads.chunks(HEADS_PER_MESSAGE_MAX) {
             let heads = some.to_vec();
@@ -373,6 +370,9 @@ impl SlotRegistry {
     pub(super) fn take_head(&mut self, slot: SlotId, head: &Head, now: TimerInstant, out: &mut Out) {
         let Some(kept) = self.slots.get_mut(&slot) else { return };
         let Some(reign) = kept.reign.as_mut().filter(|reign| !reign.is_serving()) else { return };
+        if head.accepted >= reign.epoch() || head.value.len() > VALUE_BYTES_MAX {
+            return;
+        }
         if kept.replica.store(head) {
             out.keep(slot, head);
         }
@@ -529,6 +529,10 @@ impl SlotRegistry {
             Err(conflict) => {
                 self.counters.conflicts += 1;
                 out.events.push(SlotEvent::Conflict(conflict));
+                if self.map.record(slot) != Some(&record) {
+                    // To pass it on would make everyone who knows better do the same, for ever.
+                    return;
+                }
             }
         }
         out.persist.push(super::RegistryOp::Record(record.clone()));

@@ -224,6 +224,10 @@ impl SlotRegistry {
                 if let Some(kept) = self.slots.get_mut(&slot) {
                     kept.claimed_at = now;
                 }
+                if is_raised {
+                    // A candidacy that ended here leaves no alarm behind.
+                    self.reconsider(slot, now, out);
+                }
                 true
             }
             Err(stale) => {
@@ -304,6 +308,7 @@ impl SlotRegistry {
             kept.in_flight = None;
         }
         self.answer(request, Err(error), out);
+        // Whoever waits behind it must not wait for yet another request.
         self.next_request_of(slot, now, out);
     }
 

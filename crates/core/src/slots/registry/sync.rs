@@ -120,6 +120,9 @@ impl SlotRegistry {
             hash.update(&[0, u8::from(record.leaving)]);
             hash.update(&record.member.incarnation.get().to_le_bytes());
             hash.update(&record.heartbeat.bits().to_le_bytes());
+            hash.update(&record.instance.to_le_bytes());
+            hash.update(record.address.as_str().as_bytes());
+            hash.update(&[0]);
         }
         hash.digest()
     }

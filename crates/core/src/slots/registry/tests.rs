@@ -472,3 +472,130 @@ fn a_candidate_is_refused_while_the_primary_is_held_alive() {
     let request = trio.write("a", 0, None, "x");
     assert!(matches!(trio.answer("a", request), Ok(Answer::Written { .. })));
 }
+
+#[test]
+fn of_two_conditional_writes_that_nobody_confirmed_at_most_one_is_ever_seen() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    let slot = SlotId::new(0);
+    // Two primaries in a row write on the condition that nothing is there, and are cut off before anybody hears of it.
+    let write_alone = |trio: &mut Trio, name: &str, value: &[u8]| {
+        let now = trio.now;
+        let mut alone = trio.kill(name);
+        let patience = Duration::from_secs(5);
+        drop(alone.write(slot, Some(None), Arc::from(value), patience, now).expect("it is the primary"));
+        trio.run_for(Duration::from_secs(3));
+        memory_of(&alone)
+    };
+    let first = write_alone(&mut trio, "a", b"one");
+    assert_eq!(trio.primary("b", 0), (id("b"), 2));
+    let second = write_alone(&mut trio, "b", b"two");
+    // The first is back, the second is not. What the first has written takes effect, and is read.
+    trio.restart("a", 2, first);
+    trio.run_for(Duration::from_secs(20));
+    let (primary, _) = trio.primary("c", 0);
+    assert_eq!(trio.read(primary.as_str(), 0).expect("a value").1, b"one");
+    // Now it is the other way around. The write of the second came too late: its condition does not hold any more.
+    trio.kill("a");
+    trio.restart("b", 2, second);
+    trio.run_for(Duration::from_secs(20));
+    let (primary, _) = trio.primary("c", 0);
+    assert_eq!(trio.read(primary.as_str(), 0).expect("a value").1, b"one");
+}
+
+#[test]
+fn a_request_that_expires_lets_the_next_one_go() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    let away = ["b", "c"].map(|name| trio.registries.remove(&id(name)).expect("it is there"));
+    let mut read = |patience| {
+        let a = trio.registries.get_mut(&id("a")).expect("it is there");
+        let (request, outcome) = a.read(SlotId::new(0), patience, trio.now).expect("it is the primary");
+        trio.carry(vec![(id("a"), outcome)]);
+        request
+    };
+    let (hasty, patient) = (read(Duration::from_secs(1)), read(Duration::from_secs(60)));
+    trio.run_for(Duration::from_secs(2));
+    assert_eq!(trio.answer("a", hasty), Err(RequestError::TimedOut));
+    // The others are back. Nobody asks for anything more, and the second one is answered.
+    trio.registries.extend(away.map(|registry| (registry.own.node.clone(), registry)));
+    trio.run_for(Duration::from_secs(3));
+    assert_eq!(trio.answer("a", patient), Ok(Answer::Read { head: None }));
+}
+
+#[test]
+fn a_record_that_loses_a_conflict_is_told_and_not_passed_on() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    let (now, slot) = (trio.now, SlotId::new(2));
+    let b = trio.registries.get_mut(&id("b")).expect("it is there");
+    let known = b.map().record(slot).expect("there was an election").clone();
+    assert_eq!(known.primary, id("c"));
+    let impossible = SlotRecord { primary: id("a"), ..known.clone() };
+    let outcome = b.handle_gossip(vec![impossible.clone()], Vec::new(), now);
+    assert!(matches!(&outcome.events[..], [SlotEvent::Conflict(told)] if told.received == impossible));
+    assert_eq!((outcome.persist, outcome.gossip_slots), (Vec::new(), Vec::new()));
+    assert_eq!(b.map().record(slot), Some(&known));
+    assert_eq!(b.counters().conflicts, 1);
+}
+
+#[test]
+fn a_candidate_that_followed_another_primary_stands_again_when_that_one_is_silent() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    let (slot, c) = (SlotId::new(0), trio.member(&id("c")));
+    let mut now = trio.now;
+    let b = trio.registries.get_mut(&id("b")).expect("it is there");
+    // It is a candidate, and nobody answers; then a primary of a later epoch gives it an order.
+    drop(b.handle_standing(&id("a"), Standing::Suspect, now));
+    drop(b.poll(now));
+    let asks = vec![(slot, SlotEpoch::new(2))];
+    let stood = b.handle_message(&c, SlotMessage::Willing { asks }, now);
+    assert!(stood.send.iter().any(|(_, message)| matches!(message, SlotMessage::AskGrants { .. })));
+    let epoch = SlotEpoch::new(3);
+    let head = Head { tag: Tag { epoch, sequence: 1 }, value: Arc::from(&b"x"[..]) };
+    let stored = b.handle_message(&c, SlotMessage::Store { slot, epoch, head }, now);
+    assert!(stored.send.iter().any(|(_, message)| matches!(message, SlotMessage::Stored { .. })));
+    // From then on it hears nothing more of anybody.
+    let mut asks = Vec::new();
+    while now < trio.now + Duration::from_secs(20) {
+        now = now + Duration::from_millis(50);
+        for (_, message) in b.poll(now).send {
+            if let SlotMessage::Sound { asks: more } = message {
+                asks.extend(more);
+            }
+        }
+    }
+    assert!(asks.contains(&(slot, SlotEpoch::new(4))), "{asks:?}");
+}
+
+#[test]
+fn two_processes_of_one_name_are_found_by_repair() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    let now = trio.now;
+    // The twin of `c` is heard by `b` alone.
+    let b = trio.registries.get_mut(&id("b")).expect("it is there");
+    let (_, _, record) = b.nodes().find(|(node, _, _)| **node == id("c")).expect("a node of the cluster");
+    let mut twin = record.expect("it was heard").clone();
+    twin.instance += 1;
+    drop(b.handle_gossip(Vec::new(), vec![twin.clone()], now));
+    trio.run_for(Duration::from_secs(30));
+    let is_told = |(node, event): &(NodeId, SlotEvent)| {
+        *node == id("c") && *event == SlotEvent::NameTaken { by: twin.clone() }
+    };
+    assert!(trio.events.iter().any(is_told));
+}
+
+#[test]
+fn one_who_recovers_is_told_when_its_epoch_is_over() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    trio.write("a", 0, None, "x");
+    let (now, slot, late) = (trio.now, SlotId::new(0), SlotEpoch::ZERO);
+    let b = trio.member(&id("b"));
+    let c = trio.registries.get_mut(&id("c")).expect("it is there");
+    let outcome = c.handle_message(&b, SlotMessage::AskHeads { slots: vec![(slot, late)] }, now);
+    let promised = SlotEpoch::new(1);
+    assert_eq!(outcome.send, [(id("b"), SlotMessage::Stale { slot, epoch: late, promised })]);
+}
