@@ -101,28 +101,9 @@ impl RegistryFiles {
     pub fn open(dir: &Path) -> Result<(Self, Recovered), FilesError> {
         disk::make_private_dir(dir)?;
         let lock = disk::lock(dir)?;
+        // Everything is read, and everything can be used, before anything is changed.
+        let (mut state, oplog_bytes) = read(dir)?;
         let oplog = dir.join(OPLOG);
-        // Everything is read, and everything can be used, before anything is changed. To open a log cuts off its torn
-        // end, so a copy of it in memory is opened first.
-        let (mut state, covers) = match snapshot::read(&dir.join(SNAPSHOT))? {
-            Some((state, covers)) => (state, Some(covers)),
-            None => (State::default(), None),
-        };
-        let copy = SimDisk::with_contents(disk::read_files(&oplog)?);
-        let (copy, found) = Log::open(log_config(), copy).map_err(FilesError::opening(&oplog))?;
-        check_range(dir, covers, &found)?;
-        let covers = covers.unwrap_or(0);
-        let mut oplog_bytes = 0;
-        for record in copy.records(found.first_index.max(covers + 1)) {
-            let record = record.map_err(FilesError::reading(&oplog))?;
-            oplog_bytes += record.payload.len() as u64;
-            let decoded = entry::decode(&record.payload);
-            for entry in decoded.map_err(FilesError::decoding(&oplog, record.index))? {
-                state.apply(&entry).map_err(|foreign| FilesError::foreign(&oplog, foreign))?;
-            }
-        }
-        drop(copy);
-
         disk::make_private_dir(&oplog)?;
         let private = PrivateDisk::open(&oplog)?;
         let (log, recovery) = Log::open(log_config(), private).map_err(FilesError::opening(&oplog))?;
@@ -239,6 +220,27 @@ impl RegistryFiles {
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Reads a directory: what is kept, and how many bytes of the log are not in the snapshot. Changes nothing.
+fn read(dir: &Path) -> Result<(State, u64), FilesError> {
+    let oplog = dir.join(OPLOG);
+    let snapshot = snapshot::read(&dir.join(SNAPSHOT))?;
+    let (mut state, covers) = snapshot.map_or_else(Default::default, |(state, covers)| (state, Some(covers)));
+    // To open a log cuts off its torn end, so it is a copy in memory that is opened.
+    let copy = SimDisk::with_contents(disk::read_files(&oplog)?);
+    let (copy, found) = Log::open(log_config(), copy).map_err(FilesError::opening(&oplog))?;
+    check_range(dir, covers, &found)?;
+    let mut oplog_bytes = 0;
+    for record in copy.records(found.first_index.max(covers.unwrap_or(0) + 1)) {
+        let record = record.map_err(FilesError::reading(&oplog))?;
+        oplog_bytes += record.payload.len() as u64;
+        let decoded = entry::decode(&record.payload);
+        for entry in decoded.map_err(FilesError::decoding(&oplog, record.index))? {
+            state.apply(&entry).map_err(|foreign| FilesError::foreign(&oplog, foreign))?;
+        }
+    }
+    Ok((state, oplog_bytes))
 }
 
 /// Whether a snapshot and a log belong together: the log goes on where the snapshot ends, and it was there before.
