@@ -180,6 +180,8 @@ pub(crate) struct ApiParts {
     pub(crate) membership: MembershipHandle,
     pub(crate) hints: Option<Arc<Hints>>,
     pub(crate) started: Instant,
+    /// How often this node took a name over, by its audit log.
+    pub(crate) takeovers: u64,
 }
 
 /// The part of the api listener that belongs to the store.
@@ -220,12 +222,14 @@ impl ApiExtension for StoreApi {
     }
 
     fn expose(&self, text: &mut Exposition) {
-        let Some(ApiParts { registry, hints, .. }) = self.parts.get() else { return };
+        let Some(ApiParts { registry, hints, takeovers, .. }) = self.parts.get() else { return };
         let (serving, learning, vacant) = registry.counts();
         text.one_gauge("synod_slots_served", "Slots that this node serves.", serving as u64);
         let help = "Slots that this node stores and has yet to learn about.";
         text.one_gauge("synod_slots_learning", help, learning as u64);
         text.one_gauge("synod_slots_vacant", "Slots without a primary.", vacant as u64);
+        let help = "How often this node took its name over from a suspect.";
+        text.counters("synod_node", &[("takeovers", help, *takeovers)]);
         let counters = registry.counters();
         let (delivered, failed, dropped) = registry.message_counts();
         text.counters(

@@ -191,6 +191,14 @@ impl RegistryFiles {
         audit::append(&self.dir.join(AUDIT), takeover, unix_millis)
     }
 
+    /// How many takeovers `audit.log` has.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn takeover_count(&self) -> Result<u64, FilesError> {
+        audit::count(&self.dir.join(AUDIT))
+    }
+
     /// Makes everything durable and lets go of the directory. Dropping does the same, and tells nobody if it fails.
     ///
     /// # Errors

@@ -89,6 +89,7 @@ impl Node {
         if let Some(takeover) = &takeover {
             tracing::warn!(%takeover, "a name was taken over");
         }
+        let takeovers = files.takeover_count()?;
         let files = Arc::new(files);
         let bootstrap = Arc::new(bootstrap);
         let (service, api) = (SlotsService::default(), StoreApi::default());
@@ -152,6 +153,7 @@ impl Node {
             membership,
             hints: hints.clone(),
             started,
+            takeovers: takeovers,
         });
         Ok(Self { cluster, registry, hints, tasks, own, takeover })
     }

@@ -363,7 +363,7 @@ impl SlotRegistry {
 
     /// What each node of the cluster said of itself last, and what this node thinks of it.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeId, Standing, Option<&NodeRecord>)> {
-        self.nodes.iter().map(|(id, node)| (id, node.standing, node.record.as_ref()))
+        self.nodes.iter().map(|(id, node)| (id, self.standing(id), node.record.as_ref()))
     }
 
     /// What this node keeps of the slots whose promises it remembers, for a snapshot.

@@ -529,6 +529,8 @@ impl SlotRegistry {
             Err(conflict) => {
                 self.counters.conflicts += 1;
                 out.events.push(SlotEvent::Conflict(conflict));
+                // Nobody writes in an epoch that two were granted. Only a new vote can tell who serves.
+                self.step_down(slot, epoch.next(), now, out);
                 if self.map.record(slot) != Some(&record) {
                     // To pass it on would make everyone who knows better do the same, for ever.
                     return;

@@ -553,7 +553,7 @@ fn a_candidate_that_followed_another_primary_stands_again_when_that_one_is_silen
     let stood = b.handle_message(&c, SlotMessage::Willing { asks }, now);
     assert!(stood.send.iter().any(|(_, message)| matches!(message, SlotMessage::AskGrants { .. })));
     let epoch = SlotEpoch::new(3);
-    let head = Head { tag: Tag { epoch, sequence: 1 }, value: Arc::from(&b"x"[..]) };
+    let head = Head { tag: Tag { epoch, sequence: 1 }, accepted: epoch, value: Arc::from(&b"x"[..]) };
     let stored = b.handle_message(&c, SlotMessage::Store { slot, epoch, head }, now);
     assert!(stored.send.iter().any(|(_, message)| matches!(message, SlotMessage::Stored { .. })));
     // From then on it hears nothing more of anybody.
@@ -598,4 +598,23 @@ fn one_who_recovers_is_told_when_its_epoch_is_over() {
     let outcome = c.handle_message(&b, SlotMessage::AskHeads { slots: vec![(slot, late)] }, now);
     let promised = SlotEpoch::new(1);
     assert_eq!(outcome.send, [(id("b"), SlotMessage::Stale { slot, epoch: late, promised })]);
+}
+
+#[test]
+fn nobody_serves_an_epoch_that_two_were_granted_and_a_new_vote_settles_it() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    let mut forged = trio.registries[&id("a")].map().record(SlotId::new(0)).expect("an election").clone();
+    forged.primary = id("c");
+    let now = trio.now;
+    let outcome =
+        trio.registries.get_mut(&id("a")).expect("it is there").handle_gossip(vec![forged], vec![], now);
+    assert!(matches!(outcome.events[..], [SlotEvent::Conflict(_), SlotEvent::SteppedDown { .. }]));
+    let registry = trio.registries.get_mut(&id("a")).expect("it is there");
+    let refused = registry.write(SlotId::new(0), None, Arc::from(&b"x"[..]), Duration::from_secs(1), now);
+    assert!(matches!(refused, Err(RequestError::NotPrimary { .. })));
+    trio.carry(vec![(id("a"), outcome)]);
+    trio.run_for(Duration::from_secs(20));
+    let primaries = NAMES.map(|name| trio.primary(name, 0));
+    assert!(primaries.iter().all(|one| *one == primaries[0] && one.1 > 1), "{primaries:?}");
 }
