@@ -8,6 +8,11 @@
 //! Each rule of the protocol can be switched off, and the checker must then find the disaster that the rule prevents. The
 //! path it prints is the shortest one.
 
+#![allow(
+    clippy::print_stdout,
+    reason = "the numbers of states and the shortest paths are what one runs it for"
+)]
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock, Mutex};
 
