@@ -553,7 +553,8 @@ fn a_candidate_that_followed_another_primary_stands_again_when_that_one_is_silen
     let stood = b.handle_message(&c, SlotMessage::Willing { asks }, now);
     assert!(stood.send.iter().any(|(_, message)| matches!(message, SlotMessage::AskGrants { .. })));
     let epoch = SlotEpoch::new(3);
-    let head = Head { tag: Tag { epoch, sequence: 1 }, value: Arc::from(&b"x"[..]) };
+    let tag = Tag { epoch, sequence: 1 };
+    let head = Head { tag, accepted: epoch, value: Arc::from(&b"x"[..]) };
     let stored = b.handle_message(&c, SlotMessage::Store { slot, epoch, head }, now);
     assert!(stored.send.iter().any(|(_, message)| matches!(message, SlotMessage::Stored { .. })));
     // From then on it hears nothing more of anybody.
