@@ -8,6 +8,11 @@
 //! Each rule of the protocol can be switched off, and the checker must then find the disaster that the rule prevents. The
 //! path it prints is the shortest one.
 
+#![allow(
+    clippy::print_stdout,
+    reason = "the numbers of states and the shortest paths are what one runs it for"
+)]
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -28,7 +33,7 @@ fn no_order_of_events_breaks_a_promise_or_loses_a_write() {
 fn four_epochs_in_a_row_show_one_line_of_values() {
     assert_eq!(
         holds(&Rules { epochs: 4, crashes: false, answers_at_once: true, ..Rules::default() }),
-        1_116_303
+        1_372_451
     );
 }
 
