@@ -25,7 +25,7 @@ pub use network::NetworkConfig;
 pub use report::{Report, TraceLine, TraceSink};
 pub use scenario::{Fault, RunError, Scenario, ScenarioError, run_scenario};
 pub use slots::{
-    Failover, Mistake, SLOT_NODES_MAX, SLOTS_SCENARIO, SLOTS_SUMMARY, SlotReport, SlotSimConfig,
-    SlotViolation, run_slots,
+    Failover, Mistake, Percentiles, SLOT_NODES_MAX, SLOTS_SCENARIO, SLOTS_SUMMARY, SlotReport, SlotSimConfig,
+    SlotTimes, SlotViolation, run_slots,
 };
 pub use world::{Formation, NODES_MAX, SimConfig, SimError, Simulation};

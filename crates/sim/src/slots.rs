@@ -162,6 +162,70 @@ pub struct Failover {
     pub converged_after_ms: u64,
 }
 
+/// How long things took in many runs, in milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SlotTimes {
+    /// How many runs.
+    pub seeds: usize,
+    /// How many nodes each had.
+    pub nodes: usize,
+    /// From a kill until somebody suspected it.
+    pub suspected_ms: Option<Percentiles>,
+    /// From a kill until all slots of the killed node were served again.
+    pub failover_ms: Option<Percentiles>,
+    /// From the first suspicion until all slots of the killed node were served again.
+    pub election_ms: Option<Percentiles>,
+    /// From a kill until the maps of all survivors were equal.
+    pub failover_converged_ms: Option<Percentiles>,
+    /// From the end of all faults until all slots were served.
+    pub healed_served_ms: Option<Percentiles>,
+    /// From the end of all faults until all maps were equal.
+    pub healed_converged_ms: Option<Percentiles>,
+}
+
+/// Half of the values are at most `p50`, and 99 of 100 at most `p99`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Percentiles {
+    /// The value in the middle.
+    pub p50: u64,
+    /// The value that one in a hundred exceeds.
+    pub p99: u64,
+    /// The largest value.
+    pub max: u64,
+}
+
+impl Percentiles {
+    /// Those of some values; `None` of none.
+    fn of(values: impl Iterator<Item = u64>) -> Option<Self> {
+        let mut values: Vec<u64> = values.collect();
+        values.sort_unstable();
+        let max = *values.last()?;
+        // The smallest value that so many of a hundred do not exceed.
+        let at = |percent: usize| values[(values.len() * percent).div_ceil(100) - 1];
+        Some(Self { p50: at(50), p99: at(99), max })
+    }
+}
+
+impl SlotTimes {
+    /// The times of these runs.
+    #[must_use]
+    pub fn of(reports: &[SlotReport]) -> Self {
+        let failovers = || reports.iter().filter_map(|report| report.failover.as_ref());
+        Self {
+            seeds: reports.len(),
+            nodes: reports.first().map_or(0, |report| report.nodes),
+            suspected_ms: Percentiles::of(failovers().map(|one| one.suspected_after_ms)),
+            failover_ms: Percentiles::of(failovers().map(|one| one.served_after_ms)),
+            election_ms: Percentiles::of(
+                failovers().map(|one| one.served_after_ms.saturating_sub(one.suspected_after_ms)),
+            ),
+            failover_converged_ms: Percentiles::of(failovers().map(|one| one.converged_after_ms)),
+            healed_served_ms: Percentiles::of(reports.iter().map(|report| report.served_after_ms)),
+            healed_converged_ms: Percentiles::of(reports.iter().map(|report| report.converged_after_ms)),
+        }
+    }
+}
+
 /// The name of a run with slots on the command line.
 pub const SLOTS_SCENARIO: &str = "slots";
 

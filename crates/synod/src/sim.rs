@@ -10,8 +10,9 @@ use anstream::{eprintln, println, stdout};
 use anstyle::{AnsiColor, Style};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use synod_sim::{
-    GRAIN_NODES_MAX, GrainReport, GrainScenario, GrainSimConfig, NODES_MAX, Report, RunError, Scenario,
-    SimConfig, SimError, TraceLine, TraceSink, run_grains, run_scenario,
+    GRAIN_NODES_MAX, GrainReport, GrainScenario, GrainSimConfig, NODES_MAX, Report, RunError, SLOT_NODES_MAX,
+    SLOTS_SCENARIO, SLOTS_SUMMARY, Scenario, SimConfig, SimError, SlotReport, SlotSimConfig, SlotTimes,
+    TraceLine, TraceSink, run_grains, run_scenario, run_slots,
 };
 
 /// Arguments of `synod sim`.
@@ -20,7 +21,7 @@ pub(crate) struct Args {
     /// The seed: one seed is one history. Random when not given.
     #[arg(long)]
     seed: Option<u64>,
-    /// How many nodes, 1 to 5000, with grains 1 to 64.
+    /// How many nodes, 1 to 5000, with grains 1 to 64, with slots 1 to 16.
     #[arg(long, default_value_t = 5, value_parser = nodes)]
     nodes: usize,
     /// What happens to them.
@@ -40,23 +41,25 @@ pub(crate) struct Args {
     quiet: bool,
 }
 
-/// What a run is about: who is a member, or where grains run.
+/// What a run is about: who is a member, where grains run, or who serves which slots.
 #[derive(Clone, Copy, Debug)]
 enum Story {
     Membership(Scenario),
     Grains(GrainScenario),
+    Slots,
 }
 
 impl Story {
     fn all() -> impl Iterator<Item = Self> {
         let membership = Scenario::ALL.into_iter().map(Self::Membership);
-        membership.chain(GrainScenario::ALL.into_iter().map(Self::Grains))
+        membership.chain(GrainScenario::ALL.into_iter().map(Self::Grains)).chain([Self::Slots])
     }
 
     const fn name(self) -> &'static str {
         match self {
             Self::Membership(scenario) => scenario.name(),
             Self::Grains(scenario) => scenario.name(),
+            Self::Slots => SLOTS_SCENARIO,
         }
     }
 
@@ -64,12 +67,14 @@ impl Story {
         match self {
             Self::Membership(scenario) => scenario.summary(),
             Self::Grains(scenario) => scenario.summary(),
+            Self::Slots => SLOTS_SUMMARY,
         }
     }
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let first = args.seed.unwrap_or_else(random_seed);
+    let mut slot_reports = Vec::new();
     for seed in first..first.saturating_add(args.seeds.max(1)) {
         let silent = args.json || args.quiet;
         if !silent {
@@ -80,6 +85,13 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             Story::Membership(scenario) => scenario,
             Story::Grains(scenario) => match run_with_grains(args, seed, scenario, silent) {
                 Ok(()) => continue,
+                Err(code) => return code,
+            },
+            Story::Slots => match run_with_slots(args, seed, silent) {
+                Ok(report) => {
+                    slot_reports.push(report);
+                    continue;
+                }
                 Err(code) => return code,
             },
         };
@@ -96,7 +108,84 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             }
         }
     }
+    if slot_reports.len() > 1 {
+        slot_times(args, &slot_reports);
+    }
     ExitCode::SUCCESS
+}
+
+fn run_with_slots(args: &Args, seed: u64, silent: bool) -> Result<SlotReport, ExitCode> {
+    if args.nodes > SLOT_NODES_MAX {
+        eprintln!(
+            "{RED}error:{RED:#} a simulation with slots has 1 to {SLOT_NODES_MAX} nodes, not {}",
+            args.nodes
+        );
+        return Err(ExitCode::from(2));
+    }
+    let mut config = SlotSimConfig::new(seed, args.nodes);
+    if args.loss > 0.0 {
+        config.network.loss = args.loss;
+    }
+    match run_slots(config, (!silent).then(|| TraceSink::new(print_line))) {
+        Ok(report) => {
+            if args.json {
+                print_json(serde_json::to_string(&report));
+            } else if !args.quiet || args.seeds <= 1 {
+                slot_summary(&report);
+            }
+            Ok(report)
+        }
+        Err(violation) => {
+            failure(args, seed, &violation);
+            Err(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn slot_summary(report: &SlotReport) {
+    println!(
+        "\n{GREEN}✓{GREEN:#} one primary per epoch, and every register is linearizable: {} writes, {} reads",
+        report.written, report.read,
+    );
+    println!(
+        "  {} requests, {} without a known end; {} elections, {} crashes, {} disks lost",
+        report.requests, report.unknown, report.elections, report.crashes, report.disks_lost,
+    );
+    if let Some(failover) = &report.failover {
+        println!(
+            "  a primary of {} slots was killed: suspected after {} ms, replaced after {} ms, known to all after {} ms",
+            failover.slots,
+            failover.suspected_after_ms,
+            failover.served_after_ms,
+            failover.converged_after_ms,
+        );
+    }
+    println!(
+        "  see it again: synod sim --seed {} --nodes {} --scenario {}",
+        report.seed, report.nodes, report.scenario
+    );
+}
+
+/// The times of many runs.
+fn slot_times(args: &Args, reports: &[SlotReport]) {
+    let times = SlotTimes::of(reports);
+    if args.json {
+        return print_json(serde_json::to_string(&times));
+    }
+    println!("\n{BOLD}{} seeds, {} nodes{BOLD:#}: every promise held", times.seeds, times.nodes);
+    let lines = [
+        ("a kill until it is suspected", times.suspected_ms),
+        ("a kill until all its slots are served", times.failover_ms),
+        ("a suspicion until all slots are served", times.election_ms),
+        ("a kill until all maps are equal", times.failover_converged_ms),
+        ("healing until all slots are served", times.healed_served_ms),
+        ("healing until all maps are equal", times.healed_converged_ms),
+    ];
+    for (what, time) in lines {
+        if let Some(time) = time {
+            println!("  from {what:<40} p50 {:>5} ms  p99 {:>5} ms  max {:>5} ms", time.p50, time.p99, time.max);
+        }
+    }
 }
 
 fn run_with_grains(args: &Args, seed: u64, scenario: GrainScenario, silent: bool) -> Result<(), ExitCode> {

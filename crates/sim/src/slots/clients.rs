@@ -14,8 +14,12 @@ use super::world::{Happening, World};
 pub(super) struct Client {
     /// The request it waits for: the slot and the place in its history.
     waits_for: Option<(SlotId, usize)>,
+    /// Whom it asked.
+    asked: usize,
     /// Where it was told to go with its next request.
     directed: Option<(SlotId, usize)>,
+    /// Who last served it for each slot. It often goes there again, whatever has happened since.
+    served_by: BTreeMap<SlotId, usize>,
     /// The last tag that it saw of each slot.
     seen: BTreeMap<SlotId, Option<Tag>>,
 }
@@ -36,9 +40,17 @@ impl World {
             _ => None,
         };
         self.values += 1;
+        // Where one client writes and the others only read, nothing keeps a deposed primary from answering them.
+        let (reads, has_habits) = match self.reads {
+            Some(reads) => (reads, true),
+            None if client == 0 => (0.2, false),
+            None => (1.0, true),
+        };
         let ask =
-            if self.rng.f64() < self.reads { Ask::Read } else { Ask::Write { value: self.values, expected } };
-        let to = directed.map(|(_, node)| node).or_else(|| self.route(slot));
+            if self.rng.f64() < reads { Ask::Read } else { Ask::Write { value: self.values, expected } };
+        let habit = self.clients[client].served_by.get(&slot).copied();
+        let habit = habit.filter(|_| has_habits && self.rng.u32(..4) > 0);
+        let to = directed.map(|(_, node)| node).or(habit).or_else(|| self.route(slot));
         let Some(to) = to else {
             return self.schedule(Duration::from_millis(200), Happening::Ask { client });
         };
@@ -57,6 +69,7 @@ impl World {
         requests.push(Request { ask, said: Said::Unknown, began: self.now, ended: None });
         self.report.requests += 1;
         self.clients[client].waits_for = Some((slot, number));
+        self.clients[client].asked = node;
         let delay = self.client_delay();
         self.schedule(delay, Happening::Request { node, client, slot, number, patience });
         self.schedule(patience + Duration::from_secs(1), Happening::TiredOf { client, slot, number });
@@ -139,19 +152,23 @@ impl World {
         let Some(request) = self.histories.get_mut(&slot).and_then(|all| all.get_mut(number)) else { return };
         request.ended = Some(now);
         let said = request.said;
-        let client_state = &mut self.clients[client];
+        let waiting = &mut self.clients[client];
         match said {
             Said::Written(tag) => {
                 self.report.written += 1;
-                client_state.seen.insert(slot, Some(tag));
+                waiting.seen.insert(slot, Some(tag));
             }
             Said::Found(found) => {
                 self.report.read += 1;
-                client_state.seen.insert(slot, found.map(|(tag, _)| tag));
+                waiting.seen.insert(slot, found.map(|(tag, _)| tag));
             }
-            Said::Refused => client_state.directed = to.map(|to| (slot, to)),
+            Said::Refused => waiting.directed = to.map(|to| (slot, to)),
             Said::Unknown => {}
         }
+        match said {
+            Said::Written(_) | Said::Found(_) => waiting.served_by.insert(slot, waiting.asked),
+            Said::Refused | Said::Unknown => waiting.served_by.remove(&slot),
+        };
         self.go_on(client, said == Said::Refused);
     }
 

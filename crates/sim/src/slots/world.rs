@@ -32,8 +32,8 @@ pub(super) struct World {
     pub(super) network: Network,
     /// The share of messages that are late by seconds.
     pub(super) strays: f64,
-    /// The share of requests that are reads.
-    pub(super) reads: f64,
+    /// The share of requests that are reads; `None` where one client writes and the others read.
+    pub(super) reads: Option<f64>,
     pub(super) nodes: Vec<Node>,
     pub(super) detectors: Vec<Detector>,
     pub(super) clients: Vec<Client>,
@@ -127,7 +127,7 @@ impl World {
             scheduled: 0,
             network: Network::new(config.network.clone(), config.nodes),
             strays: [0.0, 0.01, 0.1][rng.usize(..3)],
-            reads: [0.4, 0.9][rng.usize(..2)],
+            reads: [Some(0.4), Some(0.9), None][rng.usize(..3)],
             nodes,
             detectors,
             clients: (0..config.clients).map(|_| Client::default()).collect(),
