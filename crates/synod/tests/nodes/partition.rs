@@ -111,7 +111,7 @@ fn a_node_that_nobody_hears_loses_its_slots_until_it_is_heard() {
     cluster.read_all(1, "after ");
 }
 
-/// A node that others can reach, without a secret or with a wrong one, is none.
+/// Whoever can reach a node could speak to it, so it does not start without a secret.
 #[test]
 fn a_node_that_others_can_reach_needs_the_secret_of_the_cluster() {
     let Some(network) = Network::new(3) else { return };
@@ -122,6 +122,7 @@ fn a_node_that_others_can_reach_needs_the_secret_of_the_cluster() {
     assert_eq!(ended.code(), Some(1));
     assert!(cluster.log(0).contains("without a secret"), "{}", cluster.log(0));
     assert!(cluster.log(0).contains("synod secret new"), "{}", cluster.log(0));
+    assert!(!cluster.disk(0).exists(), "nothing was written by a node that may not start");
 }
 
 fn start() -> Option<(TestCluster, Network)> {

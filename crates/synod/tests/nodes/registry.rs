@@ -214,9 +214,11 @@ fn a_node_with_a_new_disk_does_not_vote_before_it_has_heard_everyone() {
         }
     });
     assert!(reason.contains("no memory") && reason.contains("hear node3"), "{reason}");
-    let ready = cluster.get(1, "/readyz").expect("an answer");
-    assert_eq!(ready.status, 503);
-    assert!(ready.body.contains("node3"), "{}", ready.body);
+    eventually("whoever asks whether it is ready hears the same", || {
+        let ready = cluster.get(1, "/readyz")?;
+        assert_eq!(ready.status, 503);
+        if ready.body.contains("hear node3") { Ok(()) } else { Err(ready.body) }
+    });
     // Two nodes are there, and only one of them may vote: nothing is written.
     let refused = cluster.write(0, 7, "too early").expect_err("there is no majority");
     assert!(refused.contains("503") || refused.contains("504"), "{refused}");
