@@ -24,6 +24,13 @@ pub(crate) struct Layout {
     pub(crate) fail_timeout_sec: u64,
 }
 
+impl Layout {
+    /// So patient that a busy machine makes no node look dead.
+    pub(crate) fn patient() -> Self {
+        Self { suspect_timeout_sec: 10, fail_timeout_sec: 20, ..Self::default() }
+    }
+}
+
 impl Default for Layout {
     fn default() -> Self {
         Self {
@@ -73,9 +80,14 @@ impl TestCluster {
 
     /// A cluster of three that runs and is ready.
     pub(crate) fn started() -> Self {
-        let mut cluster = Self::new(&Layout::default());
+        Self::start_new(&Layout::default())
+    }
+
+    /// The same of another layout.
+    pub(crate) fn start_new(layout: &Layout) -> Self {
+        let mut cluster = Self::new(layout);
         cluster.start_all();
-        cluster.until_agreed(&[0, 1, 2]);
+        cluster.until_agreed(&(0..layout.nodes).collect::<Vec<_>>());
         cluster
     }
 
@@ -207,6 +219,31 @@ initial_cluster:
 
     pub(crate) fn slots(&self, index: usize) -> Result<Vec<SlotJson>, String> {
         self.get(index, "/v1/slots")?.json()
+    }
+
+    /// The node that serves the most slots. On a busy machine a node may have lost its own for a while.
+    pub(crate) fn busiest(&self) -> usize {
+        let slots = self.slots(0).expect("slots");
+        let served = |index: &usize| slots.iter().filter(|slot| self.is_served_by(slot, *index)).count();
+        (0..self.places.len()).max_by_key(served).expect("a node")
+    }
+
+    pub(crate) fn is_served_by(&self, slot: &SlotJson, index: usize) -> bool {
+        slot.primary.as_ref() == Some(&self.places[index].name)
+    }
+
+    /// Waits until, as a node sees it, `deposed` serves no slot, and each that it served before is in a later epoch.
+    pub(crate) fn until_fenced(&self, by: usize, deposed: usize, before: &[SlotJson]) {
+        eventually(&format!("{by} sees the slots of {deposed} fenced"), || {
+            let now = self.slots(by)?;
+            if let Some(slot) = now.iter().find(|slot| self.is_served_by(slot, deposed)) {
+                return Err(format!("{slot:?}"));
+            }
+            for (old, new) in before.iter().zip(&now).filter(|(old, _)| self.is_served_by(old, deposed)) {
+                assert!(new.epoch > old.epoch, "a new primary without a new epoch: {old:?} {new:?}");
+            }
+            Ok(())
+        });
     }
 
     /// What a node thinks of another one.

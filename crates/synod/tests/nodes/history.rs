@@ -55,21 +55,21 @@ impl History {
         };
         let began = Instant::now();
         let reply = http::send(api, "PUT", &path(slot), &value).and_then(http::Sent::reply);
-        self.note(slot, true, began, reply.map(|reply| http::Reply { body: value, ..reply }))
+        self.note(slot, Some(value), began, reply)
     }
 
     /// Reads `slot` by way of the node at `api`, and notes what came of it.
     pub(crate) fn read(&self, api: SocketAddr, slot: u16) -> Result<Tag, String> {
         let began = Instant::now();
         let reply = http::send(api, "GET", &path(slot), "").and_then(http::Sent::reply);
-        self.note(slot, false, began, reply)
+        self.note(slot, None, began, reply)
     }
 
-    /// Notes an operation that somebody else carried out.
+    /// Notes what became of the write of a value, or of a read.
     pub(crate) fn note(
         &self,
         slot: u16,
-        is_write: bool,
+        written: Option<String>,
         began: Instant,
         reply: Result<http::Reply, String>,
     ) -> Result<Tag, String> {
@@ -78,9 +78,11 @@ impl History {
             Some(tag) if reply.status == 200 => Ok((tag, reply.body)),
             _ => Err(format!("slot {slot}: status {}: {}", reply.status, reply.body)),
         });
+        let is_write = written.is_some();
         let mut seen = self.lock();
         match outcome {
-            Ok((tag, value)) => {
+            Ok((tag, body)) => {
+                let value = written.unwrap_or(body);
                 seen.operations.push(Operation { slot, is_write, tag, value, began, ended });
                 Ok(tag)
             }
@@ -125,11 +127,8 @@ impl History {
                     newest = newest.max_by_tag(earlier);
                 }
                 let Some(newest) = newest else { continue };
-                let is_later = if operation.is_write {
-                    operation.tag > newest.tag
-                } else {
-                    operation.tag >= newest.tag
-                };
+                let is_later =
+                    if operation.is_write { operation.tag > newest.tag } else { operation.tag >= newest.tag };
                 assert!(is_later, "{operation:?}\nbegan after this had ended:\n{newest:?}");
             }
         }
@@ -158,7 +157,8 @@ impl Clients {
     pub(crate) fn start(apis: &[SocketAddr], slots: &[u16]) -> Self {
         let (history, is_over) = (History::default(), Arc::new(AtomicBool::new(false)));
         let threads = apis.iter().map(|api| {
-            let (api, slots, history, is_over) = (*api, slots.to_vec(), history.clone(), Arc::clone(&is_over));
+            let (api, slots, history, is_over) =
+                (*api, slots.to_vec(), history.clone(), Arc::clone(&is_over));
             std::thread::spawn(move || {
                 for slot in slots.iter().cycle() {
                     if is_over.load(Ordering::Relaxed) {
@@ -211,10 +211,11 @@ const PAUSE: Duration = Duration::from_millis(5);
 #[should_panic(expected = "began after this had ended")]
 fn a_write_with_an_old_tag_is_noticed() {
     let history = History::default();
-    let written = |tag: &str, value: &str| {
-        Ok(http::Reply { status: 200, etag: Some(tag.to_owned()), body: value.to_owned() })
+    let write = |tag: &str, value: &str| {
+        let reply = http::Reply { status: 200, etag: Some(tag.to_owned()), body: String::new() };
+        history.note(1, Some(value.to_owned()), Instant::now(), Ok(reply)).expect("a tag");
     };
-    history.note(1, true, Instant::now(), written("\"2.1\"", "new")).expect("a tag");
-    history.note(1, true, Instant::now(), written("\"1.9\"", "old")).expect("a tag");
+    write("\"2.1\"", "new");
+    write("\"1.9\"", "old");
     history.check();
 }

@@ -89,7 +89,9 @@ pub(crate) fn ask_in(
 
 fn request(to: SocketAddr, method: &str, path: &str, body: &str) -> String {
     let length = body.len();
-    format!("{method} {path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}")
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
 }
 
 /// Longer than a node takes to give a request up.

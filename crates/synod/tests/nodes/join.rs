@@ -259,7 +259,9 @@ fn damaged_files_are_refused_with_their_place_and_left_as_they_are() {
     // A snapshot that is none.
     let snapshot = registry.join("snapshot.json");
     let was = fs::read(&snapshot).ok();
-    for (text, reason) in [("no JSON", "snapshot.json is damaged at byte "), ("{\"format\"", "ends at byte 9")] {
+    for (text, reason) in
+        [("no JSON", "snapshot.json is damaged at byte "), ("{\"format\"", "ends at byte 9")]
+    {
         fs::write(&snapshot, text).expect("damage");
         let before = contents(&registry);
         assert_refused(&start(&cluster), 1, &["snapshot.json", reason, "nothing was changed"]);
@@ -280,7 +282,8 @@ fn damaged_files_are_refused_with_their_place_and_left_as_they_are() {
 fn a_misspelt_setting_is_named_with_its_line_and_the_one_that_was_meant() {
     let layout = Layout::default();
     let cluster = TestCluster::new(&layout);
-    let yaml = cluster.yaml(&layout).replace("fail_timeout_sec", "fail_timeout_secs").replace("disks", "discs");
+    let yaml =
+        cluster.yaml(&layout).replace("fail_timeout_sec", "fail_timeout_secs").replace("disks", "discs");
     fs::write(cluster.dir.join(CONFIG), yaml).expect("a configuration");
     let output = cluster.synod(&["start", "--conf", CONFIG, "--node", "node1"]);
     let reasons = [
