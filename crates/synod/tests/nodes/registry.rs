@@ -240,10 +240,8 @@ fn a_node_with_a_new_disk_does_not_vote_before_it_has_heard_everyone() {
 
     cluster.start(2);
     cluster.until_agreed(ALL);
-    for slot in (0..60).filter(|slot| *slot != 7) {
-        let reply = cluster.get(1, &format!("/v1/slots/{slot}/register")).expect("an answer");
-        assert_eq!((reply.status, reply.body), (200, format!("kept {slot}")));
-    }
+    // What was not confirmed may have taken effect.
+    cluster.read_all_but(&[7], 1, "kept ");
 }
 
 /// A node that stood still for so long that it was given up finds back by itself.
