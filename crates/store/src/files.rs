@@ -49,7 +49,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use synod_core::Incarnation;
-use synod_core::slots::{BootstrapState, ClusterId, Restored, Takeover};
+use synod_core::slots::{BootstrapState, Restored, Takeover};
 use synod_log::sim_disk::SimDisk;
 use synod_log::{Cut, Log, LogConfig, Recovery, Ticket};
 
@@ -92,17 +92,48 @@ pub struct Recovered {
     pub cut: Option<Cut>,
 }
 
-impl RegistryFiles {
-    /// Opens a directory, or makes one, and reads what is there. Blocks on the disk.
+/// A directory that was read and locked, and in which nothing was changed yet: whoever may not use it leaves it as it is.
+pub struct FoundFiles {
+    dir: PathBuf,
+    state: State,
+    oplog_bytes: u64,
+    /// There is none as long as there is no directory.
+    lock: Option<File>,
+}
+
+impl FoundFiles {
+    /// Reads a directory, which need not be there. Blocks on the disk.
     ///
     /// # Errors
-    /// Another process has the directory, something in it is damaged, cut off or of a later version, or the disk failed.
-    /// Nothing in it was changed, unless the disk failed.
-    pub fn open(dir: &Path) -> Result<(Self, Recovered), FilesError> {
+    /// As [`RegistryFiles::open`].
+    pub fn look(dir: &Path) -> Result<Self, FilesError> {
+        if !dir.exists() {
+            return Ok(Self { dir: dir.into(), state: State::default(), oplog_bytes: 0, lock: None });
+        }
         disk::make_private_dir(dir)?;
         let lock = disk::lock(dir)?;
         // Everything is read, and everything can be used, before anything is changed.
-        let (mut state, oplog_bytes) = read(dir)?;
+        let (state, oplog_bytes) = read(dir)?;
+        Ok(Self { dir: dir.into(), state, oplog_bytes, lock: Some(lock) })
+    }
+
+    /// Opens the directory, and makes it if there is none. Blocks on the disk.
+    ///
+    /// # Errors
+    /// As [`RegistryFiles::open`].
+    pub fn open(self) -> Result<(RegistryFiles, Recovered), FilesError> {
+        let Self { dir, mut state, oplog_bytes, lock } = self;
+        let lock = if let Some(lock) = lock {
+            lock
+        } else {
+            disk::make_private_dir(&dir)?;
+            let lock = disk::lock(&dir)?;
+            if read(&dir)?.0 != state {
+                // Somebody made it after it was looked for.
+                return Err(FilesError::InUse { dir });
+            }
+            lock
+        };
         let oplog = dir.join(OPLOG);
         disk::make_private_dir(&oplog)?;
         let private = PrivateDisk::open(&oplog)?;
@@ -119,21 +150,31 @@ impl RegistryFiles {
             cut,
         };
         let kept = Mutex::new(Kept { state, oplog_bytes });
-        let files = Self { dir: dir.into(), log, kept, snapshotting: Mutex::new(()), _lock: lock };
+        let files = RegistryFiles { dir, log, kept, snapshotting: Mutex::new(()), _lock: lock };
         Ok((files, recovered))
     }
 
-    /// Refuses a directory that belongs to another cluster. One that belongs to none yet is fine.
+    /// The beginning of the cluster that it belongs to, if it belongs to one.
+    #[must_use]
+    pub const fn bootstrap(&self) -> Option<&BootstrapState> {
+        self.state.bootstrap.as_ref()
+    }
+
+    /// The last life of the node, if it lived.
+    #[must_use]
+    pub const fn incarnation(&self) -> Option<Incarnation> {
+        self.state.incarnation
+    }
+}
+
+impl RegistryFiles {
+    /// Opens a directory, or makes one, and reads what is there. Blocks on the disk.
     ///
     /// # Errors
-    /// [`FilesError::ForeignCluster`].
-    pub fn check_cluster(&self, expected: ClusterId) -> Result<(), FilesError> {
-        match self.bootstrap().map(|bootstrap| bootstrap.cluster_id()) {
-            Some(found) if found != expected => {
-                Err(FilesError::ForeignCluster { file: self.dir.clone(), found, expected })
-            }
-            _ => Ok(()),
-        }
+    /// Another process has the directory, something in it is damaged, cut off or of a later version, or the disk failed.
+    /// Nothing in it was changed, unless the disk failed.
+    pub fn open(dir: &Path) -> Result<(Self, Recovered), FilesError> {
+        FoundFiles::look(dir)?.open()
     }
 
     /// Writes entries down, as one batch with one sync. They are durable when the ticket says so, and with them all that

@@ -83,9 +83,6 @@ impl Node {
         let started = Instant::now();
         let admitted = admission::admit(&options).await?;
         let admission::Admitted { own, bootstrap, files, recovered, seen, secret, takeover } = admitted;
-        if secret.is_none() && !own.bind.ip().is_loopback() {
-            return Err(NodeError::SecretRequired { node: own.node, bind: own.bind });
-        }
         if let Some(takeover) = &takeover {
             tracing::warn!(%takeover, "a name was taken over");
         }

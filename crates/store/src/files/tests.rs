@@ -221,7 +221,6 @@ fn a_directory_of_another_cluster_is_refused_and_left_alone() {
     let dir = Dir::new();
     let (files, _) = dir.open();
     let (own, foreign) = (bootstrap("own", 1), bootstrap("foreign", 1));
-    files.check_cluster(own.cluster_id()).expect("it belongs to nobody yet");
     // Of two clusters in one batch neither is taken.
     let both = [Entry::Bootstrap(own.clone()), Entry::Bootstrap(foreign.clone())];
     assert!(matches!(files.append(&both), Err(FilesError::ForeignCluster { .. })));
@@ -231,13 +230,39 @@ fn a_directory_of_another_cluster_is_refused_and_left_alone() {
 
     let before = dir.contents();
     let (files, _) = dir.open();
-    files.check_cluster(own.cluster_id()).expect("the same cluster");
-    let error = files.check_cluster(foreign.cluster_id()).expect_err("another cluster");
-    assert!(error.to_string().contains(&own.cluster_id().to_string()), "{error}");
     let error = files.append(&[promise(1, 1, None), Entry::Bootstrap(foreign)]).expect_err("another cluster");
     assert!(matches!(error, FilesError::ForeignCluster { .. }), "{error}");
+    assert!(error.to_string().contains(&own.cluster_id().to_string()), "{error}");
     files.close().expect("durable");
     assert_eq!(dir.contents(), before);
+}
+
+#[test]
+fn to_look_at_a_directory_changes_nothing() {
+    let dir = Dir::new();
+    let early = FoundFiles::look(&dir.path()).expect("nothing to read");
+    assert_eq!((early.bootstrap(), early.incarnation()), (None, None));
+    assert!(!dir.path().exists());
+
+    let (files, _) = dir.open();
+    let own = bootstrap("own", 1);
+    write(&files, &[Entry::Bootstrap(own.clone()), Entry::Incarnation(Incarnation::FIRST)]);
+    assert!(matches!(FoundFiles::look(&dir.path()), Err(FilesError::InUse { .. })));
+    files.close().expect("durable");
+    // Something that a log would tidy up when it is opened.
+    let segment = dir.contents().into_keys().find(|path| path.extension().is_some_and(|end| end == "seg"));
+    let segment = segment.expect("a segment");
+    let mut bytes = fs::read(&segment).expect("a segment");
+    bytes.extend([0; 4096]);
+    fs::write(&segment, bytes).expect("a segment that was filled ahead");
+
+    let before = dir.contents();
+    let found = FoundFiles::look(&dir.path()).expect("a sound registry");
+    assert_eq!((found.bootstrap(), found.incarnation()), (Some(&own), Some(Incarnation::FIRST)));
+    drop(found);
+    assert_eq!(dir.contents(), before);
+    // Whoever looked before there was anything does not go on with what it saw.
+    assert!(matches!(early.open(), Err(FilesError::InUse { .. })));
 }
 
 /// A registry with a snapshot and something behind it.

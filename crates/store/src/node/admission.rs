@@ -14,7 +14,7 @@ use super::{NodeError, NodeOptions, Origin, registry_dir, unix_millis};
 use crate::api::{BootstrapReply, MemberJson};
 use crate::cluster_url::ClusterUrl;
 use crate::config::{ClusterSecret, NodeConfig, SecretError};
-use crate::files::{Entry, FilesError, Recovered, RegistryFiles};
+use crate::files::{Entry, FilesError, FoundFiles, Recovered, RegistryFiles};
 use crate::http_client::{HttpError, get_json};
 
 /// What `synod join` was told.
@@ -128,33 +128,29 @@ async fn admit_by_config(options: &NodeOptions, config: &NodeConfig) -> Result<A
     {
         return Err(refusal.into());
     }
-    let (files, mut recovered) = RegistryFiles::open(&dir)?;
-    if let Some(state) = &recovered.bootstrap
-        && let Some(refusal) = differs(state)
-    {
+    let found = FoundFiles::look(&dir)?;
+    if let Some(refusal) = found.bootstrap().and_then(differs) {
         return Err(refusal.into());
     }
-    let bootstrap = match (recovered.bootstrap.take(), running) {
-        (Some(state), _) => state,
-        (None, Some((_, state, _))) => keep(&files, state.clone()).await?,
+    let bootstrap = match (found.bootstrap(), running) {
+        (Some(state), _) | (None, Some((_, state, _))) => state.clone(),
         (None, None) => {
             let at = Hlc::new(HlcTimestamp::default(), Duration::ZERO).tick(unix_millis());
-            let begun = config.begun_by(&options.node, at).unwrap_or_else(|| config.bootstrap.clone());
-            keep(&files, begun).await?
+            config.begun_by(&options.node, at).unwrap_or_else(|| config.bootstrap.clone())
         }
     };
     let holders = answers.into_iter().flatten().map(|(_, _, members)| members);
-    finish(options, bootstrap, files, recovered, config.secret.clone(), holders.collect()).await
+    finish(options, bootstrap, found, config.secret.clone(), holders.collect()).await
 }
 
 async fn admit_by_join(options: &NodeOptions, request: &JoinRequest) -> Result<Admitted, NodeError> {
     let answers = ask_all(request.url.seeds(), JOIN_TIMEOUT).await;
-    let Some((_, bootstrap, _)) = answers.iter().find_map(|answer| answer.as_ref().ok()) else {
+    let Some((_, running, _)) = answers.iter().find_map(|answer| answer.as_ref().ok()) else {
         let reasons = answers.iter().filter_map(|answer| answer.as_ref().err()).map(ToString::to_string);
         let reasons = reasons.collect::<Vec<_>>().join("; ");
         return Err(AdmissionError::NoSeed { url: request.url.to_string(), reasons }.into());
     };
-    let bootstrap = bootstrap.clone();
+    let mut bootstrap = running.clone();
     let own = place(&bootstrap, &options.node)?;
     check_parameters(&own, request)?;
     let secret = request.secret_file.as_deref().map(ClusterSecret::read).transpose();
@@ -162,50 +158,52 @@ async fn admit_by_join(options: &NodeOptions, request: &JoinRequest) -> Result<A
     let Some(dir) = registry_dir(&own) else {
         return Err(NodeError::Address("the node has no disk".to_owned()));
     };
-    let (files, mut recovered) = RegistryFiles::open(&dir)?;
-    let bootstrap = match recovered.bootstrap.take() {
-        Some(mut known) => {
-            known.merge(&bootstrap).map_err(|foreign| AdmissionError::ForeignDisk { dir, foreign })?;
-            known
-        }
-        None => keep(&files, bootstrap).await?,
-    };
+    let found = FoundFiles::look(&dir)?;
+    if let Some(known) = found.bootstrap() {
+        let mut known = known.clone();
+        known.merge(&bootstrap).map_err(|foreign| AdmissionError::ForeignDisk { dir, foreign })?;
+        bootstrap = known;
+    }
     let holders = answers.into_iter().flatten().map(|(_, _, members)| members);
-    finish(options, bootstrap, files, recovered, secret, holders.collect()).await
+    finish(options, bootstrap, found, secret, holders.collect()).await
 }
 
+/// Judges whether the node may start, and changes its disk only if it may.
 async fn finish(
     options: &NodeOptions,
     bootstrap: BootstrapState,
-    files: RegistryFiles,
-    recovered: Recovered,
+    found: FoundFiles,
     secret: Option<ClusterSecret>,
     holders: Vec<Vec<MemberJson>>,
 ) -> Result<Admitted, NodeError> {
     let own = place(&bootstrap, &options.node)?;
+    if secret.is_none() && !own.bind.ip().is_loopback() {
+        return Err(NodeError::SecretRequired { node: own.node, bind: own.bind });
+    }
     let known = holders.iter().flatten().filter(|member| member.node_id == options.node.as_str());
     let known: Vec<Holder> = known.filter_map(holder).collect();
     let seen = known.iter().map(|holder| holder.incarnation).max();
     // Whoever says the most: the latest life, and of that the word of the node that heard it last.
     let newest =
         known.into_iter().max_by_key(|holder| (holder.incarnation, std::cmp::Reverse(holder.last_heard_age)));
-    let next = recovered.incarnation.max(seen).map_or(Some(Incarnation::FIRST), Incarnation::next);
+    let last = found.incarnation();
+    let next = last.max(seen).map_or(Some(Incarnation::FIRST), Incarnation::next);
     let next = next.unwrap_or(Incarnation::FIRST);
     // A life that this very disk has lived is over: its process would still hold the lock.
-    let foreign = newest.filter(|holder| recovered.incarnation.is_none_or(|own| holder.incarnation > own));
+    let foreign = newest.filter(|holder| last.is_none_or(|own| holder.incarnation > own));
     let fail_timeout = bootstrap.pace.fail_timeout;
     let takeover = judge_start(&options.node, next, foreign.as_ref(), options.force_takeover, fail_timeout)
         .map_err(AdmissionError::from)?;
+
+    let (files, recovered) = found.open()?;
+    if recovered.bootstrap.is_none() {
+        // The beginning of the cluster is on the disk before anything else is done in it.
+        files.append(&[Entry::Bootstrap(bootstrap.clone())])?.await.map_err(FilesError::from)?;
+    }
     if let Some(takeover) = &takeover {
         files.audit(takeover, unix_millis())?;
     }
     Ok(Admitted { own, bootstrap, files, recovered, seen, secret, takeover })
-}
-
-/// Writes the beginning of the cluster down before anything else is done in it.
-async fn keep(files: &RegistryFiles, bootstrap: BootstrapState) -> Result<BootstrapState, NodeError> {
-    files.append(&[Entry::Bootstrap(bootstrap.clone())])?.await.map_err(FilesError::from)?;
-    Ok(bootstrap)
 }
 
 fn place(bootstrap: &BootstrapState, node: &NodeId) -> Result<BootstrapNode, AdmissionError> {

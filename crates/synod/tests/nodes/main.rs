@@ -1,0 +1,12 @@
+//! Nodes as their operators run them: real processes of the `synod` binary on real sockets and disks, killed, frozen, cut
+//! off, restarted and lied to.
+//!
+//! Everything is seen from outside, by the api and the command line. Each test has a cluster of its own, in a directory
+//! and on ports of its own, that ends with it; when it fails, it prints what the nodes logged.
+
+mod cluster;
+mod history;
+mod http;
+mod join;
+mod partition;
+mod registry;

@@ -1,0 +1,242 @@
+//! Nodes on machines of their own, as far as the network can tell, and a network that breaks.
+//!
+//! Each node has a network namespace, with one cable to a switch in another one. That takes root; without it the tests say
+//! so and end.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::cluster::{Layout, Place, TestCluster, eventually, is_long_run};
+
+const ALL: &[usize] = &[0, 1, 2];
+const SLOTS: u16 = 30;
+
+/// Acceptance 3: the majority goes on, the minority does nothing, and afterwards there is one map.
+#[test]
+fn a_node_that_is_cut_off_commits_nothing_and_agrees_when_it_is_back() {
+    let Some((cluster, network)) = start() else { return };
+    cluster.write_all(ALL, "before ");
+    let lost = cluster.busiest();
+    let others = [(lost + 1) % 3, (lost + 2) % 3];
+    let before = cluster.slots(0).expect("slots");
+    let first = |is_own: bool| {
+        let mut slots = before.iter().filter(|slot| cluster.is_served_by(slot, lost) == is_own);
+        slots.next().map(|slot| slot.slot)
+    };
+    let (own, foreign) = (first(true).expect("a slot of the busiest"), first(false));
+
+    network.cut(lost);
+    // Asked at once, while it still believes in its slots, and for as long as it takes to answer.
+    std::thread::scope(|scope| {
+        let asked = [("PUT", Some(own)), ("PUT", foreign), ("GET", Some(own))];
+        let asked = asked.into_iter().filter_map(|(method, slot)| Some((method, slot?)));
+        let minority: Vec<_> = asked
+            .map(|(method, slot)| {
+                let cluster = &cluster;
+                let path = format!("/v1/slots/{slot}/register");
+                scope.spawn(move || (method, slot, cluster.ask(lost, method, &path, "of the minority")))
+            })
+            .collect();
+        for index in others {
+            cluster.until_fenced(index, lost, &before);
+        }
+        for old in before.iter().filter(|old| old.slot != own) {
+            let slot = old.slot;
+            let tag = cluster.write(others[usize::from(slot) % 2], slot, &format!("after {slot}"));
+            let tag = tag.expect("a write");
+            assert!(!cluster.is_served_by(old, lost) || tag.0 > old.epoch, "{tag:?} after {old:?}");
+        }
+        for asked in minority {
+            let (method, slot, reply) = asked.join().expect("a client");
+            let reply = reply.expect("the minority answers");
+            assert!([503, 504].contains(&reply.status), "{method} of slot {slot} by the minority: {reply:?}");
+        }
+    });
+    eventually("it knows that it is not ready", || match cluster.get(lost, "/readyz")?.status {
+        503 => Ok(()),
+        status => Err(format!("status {status}")),
+    });
+    cluster.write(others[0], own, &format!("after {own}")).expect("a write");
+
+    network.mend(lost);
+    let mended = Instant::now();
+    eventually("one map", || {
+        let digests = ALL.iter().map(|index| Ok(cluster.status(*index)?.slot_map_digest));
+        let digests = digests.collect::<Result<Vec<_>, String>>()?;
+        if digests.iter().all(|digest| *digest == digests[0]) { Ok(()) } else { Err(format!("{digests:?}")) }
+    });
+    eprintln!("one map {:?} after the network was mended", mended.elapsed());
+    cluster.until_agreed(ALL);
+    eprintln!("all ready {:?} after the network was mended", mended.elapsed());
+    // What the minority passed on to another primary was not confirmed. It may still have been on the wire, so it may have
+    // taken effect since.
+    cluster.read_all_but(&foreign.into_iter().collect::<Vec<_>>(), lost, "after ");
+}
+
+/// Packets vanish without a word for so long that every connection is a ghost. Nobody has to be restarted.
+#[test]
+fn a_black_hole_is_survived_without_a_restart() {
+    let Some((cluster, network)) = start() else { return };
+    cluster.write_all(ALL, "before ");
+    let before = cluster.slots(0).expect("slots");
+    network.swallow(2);
+    for index in [0, 1] {
+        cluster.until_fenced(index, 2, &before);
+        cluster.until_opinion(index, 2, &["failed"]);
+    }
+    cluster.write_all(&[0, 1], "meanwhile ");
+    // Nothing is awaited here: that it lasts is the point.
+    std::thread::sleep(Duration::from_secs(if is_long_run() { 60 } else { 7 }));
+    network.mend(2);
+    let mended = Instant::now();
+    cluster.until_agreed(ALL);
+    eprintln!("all ready {:?} after the black hole", mended.elapsed());
+    cluster.read_all(2, "meanwhile ");
+    cluster.write_all(&[2], "by the one that was gone ");
+    cluster.read_all(0, "by the one that was gone ");
+}
+
+/// A node that hears everything and is heard by nobody.
+#[test]
+fn a_node_that_nobody_hears_loses_its_slots_until_it_is_heard() {
+    let Some((cluster, network)) = start() else { return };
+    cluster.write_all(ALL, "before ");
+    let before = cluster.slots(0).expect("slots");
+    network.silence(1, true);
+    for index in [0, 2] {
+        cluster.until_fenced(index, 1, &before);
+    }
+    cluster.write_all(&[0, 2], "after ");
+    network.silence(1, false);
+    cluster.until_agreed(ALL);
+    cluster.read_all(1, "after ");
+}
+
+/// Whoever can reach a node could speak to it, so it does not start without a secret.
+#[test]
+fn a_node_that_others_can_reach_needs_the_secret_of_the_cluster() {
+    let Some(network) = Network::new(3) else { return };
+    let layout = Layout { slots: SLOTS, ..Layout::default() };
+    let mut cluster = TestCluster::at(&layout, network.places(), "");
+    cluster.start(0);
+    let ended = cluster.until_ended(0);
+    assert_eq!(ended.code(), Some(1));
+    assert!(cluster.log(0).contains("without a secret"), "{}", cluster.log(0));
+    assert!(cluster.log(0).contains("synod secret new"), "{}", cluster.log(0));
+    assert!(!cluster.disk(0).exists(), "nothing was written by a node that may not start");
+}
+
+fn start() -> Option<(TestCluster, Network)> {
+    let network = Network::new(3)?;
+    let layout = Layout { slots: SLOTS, ..Layout::default() };
+    let mut cluster = TestCluster::at(&layout, network.places(), "secret_file: secret\n");
+    let secret = cluster.synod(&["secret", "new"]);
+    let file = cluster.dir.join("secret");
+    fs::write(&file, secret.stdout).expect("a secret");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("a file of one's own");
+    cluster.start_all();
+    cluster.until_agreed(ALL);
+    Some((cluster, network))
+}
+
+/// A switch and cables, which are gone with this value.
+struct Network {
+    /// The namespace of the switch, then one for each node.
+    namespaces: Vec<String>,
+}
+
+impl Network {
+    /// `None`, with a notice, where this may not be done.
+    fn new(nodes: usize) -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("synod-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut network = Self { namespaces: Vec::new() };
+        for number in 0..=nodes {
+            let namespace = format!("{name}-{number}");
+            if let Err(reason) = ip(&["netns", "add", &namespace]) {
+                eprintln!("skipped: there are no network namespaces here: {reason}");
+                return None;
+            }
+            network.namespaces.push(namespace);
+        }
+        let switch = &network.namespaces[0];
+        must(&["-n", switch, "link", "add", SWITCH, "type", "bridge"]);
+        must(&["-n", switch, "link", "set", SWITCH, "up"]);
+        for (index, namespace) in network.namespaces[1..].iter().enumerate() {
+            let port = port(index);
+            let peer = ["peer", "name", "eth0", "netns", namespace];
+            must(&[&["-n", switch, "link", "add", &port, "type", "veth"][..], &peer].concat());
+            must(&["-n", switch, "link", "set", &port, "master", SWITCH, "up"]);
+            must(&["-n", namespace, "addr", "add", &format!("{}/24", address(index).ip()), "dev", "eth0"]);
+            must(&["-n", namespace, "link", "set", "lo", "up"]);
+            must(&["-n", namespace, "link", "set", "eth0", "up"]);
+        }
+        Some(network)
+    }
+
+    fn places(&self) -> Vec<Place> {
+        let places = self.namespaces[1..].iter().enumerate().map(|(index, namespace)| Place {
+            name: format!("node{}", index + 1),
+            api: address(index),
+            namespace: Some(namespace.clone()),
+        });
+        places.collect()
+    }
+
+    /// Pulls the cable out.
+    fn cut(&self, index: usize) {
+        must(&["-n", &self.namespaces[0], "link", "set", &port(index), "down"]);
+    }
+
+    /// Leaves the cable in, and forwards nothing.
+    fn swallow(&self, index: usize) {
+        must(&["-n", &self.namespaces[0], "link", "set", &port(index), "nomaster"]);
+    }
+
+    fn mend(&self, index: usize) {
+        must(&["-n", &self.namespaces[0], "link", "set", &port(index), "master", SWITCH, "up"]);
+    }
+
+    /// Drops what a node sends to the others, and nothing of what they send.
+    fn silence(&self, index: usize, is_silent: bool) {
+        for other in (0..self.namespaces.len() - 1).filter(|other| *other != index) {
+            let verb = if is_silent { "add" } else { "del" };
+            let to = address(other).ip().to_string();
+            must(&["-n", &self.namespaces[index + 1], "route", verb, "blackhole", &to]);
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for namespace in &self.namespaces {
+            // What is left behind does no harm.
+            ip(&["netns", "del", namespace]).ok();
+        }
+    }
+}
+
+fn address(index: usize) -> SocketAddr {
+    let host = u8::try_from(index + 1).expect("few nodes");
+    SocketAddr::from(([10, 77, 0, host], 8400))
+}
+
+fn port(index: usize) -> String {
+    format!("port{index}")
+}
+
+fn ip(arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new("ip").args(arguments).output().map_err(|error| error.to_string())?;
+    let failed = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    output.status.success().then_some(()).ok_or_else(failed)
+}
+
+fn must(arguments: &[&str]) {
+    ip(arguments).unwrap_or_else(|reason| panic!("ip {arguments:?}: {reason}"));
+}
+
+const SWITCH: &str = "switch";
