@@ -142,9 +142,11 @@ pub const fn write_tag(tag: Tag) -> wire::Tag {
 }
 
 /// A tag that came.
-#[must_use]
-pub const fn read_tag(tag: wire::Tag) -> Tag {
-    Tag { epoch: SlotEpoch::new(tag.epoch), sequence: tag.sequence }
+///
+/// # Errors
+/// Its epoch is too large.
+pub fn read_tag(tag: wire::Tag) -> Result<Tag, CodecError> {
+    Ok(Tag { epoch: read_epoch(tag.epoch)?, sequence: tag.sequence })
 }
 
 /// A head as it travels.
@@ -162,14 +164,25 @@ pub fn write_head(head: &Head) -> wire::Head {
 /// # Errors
 /// It has no tag, or its value is too long.
 pub fn read_head(head: wire::Head) -> Result<Head, CodecError> {
-    let tag = read_tag(head.tag.ok_or(CodecError::Missing("the tag of a head"))?);
+    let tag = read_tag(head.tag.ok_or(CodecError::Missing("the tag of a head"))?)?;
     if head.value.len() > VALUE_BYTES_MAX {
         return Err(malformed(
             "a value",
             format!("{} bytes are more than {VALUE_BYTES_MAX}", head.value.len()),
         ));
     }
-    Ok(Head { tag, accepted: SlotEpoch::new(head.accepted), value: Arc::from(&head.value[..]) })
+    Ok(Head { tag, accepted: read_epoch(head.accepted)?, value: Arc::from(&head.value[..]) })
+}
+
+/// The number of an epoch that came.
+///
+/// # Errors
+/// It is too large to have been reached by elections. Nobody could be elected after it.
+pub fn read_epoch(number: u64) -> Result<SlotEpoch, CodecError> {
+    if number > EPOCH_MAX {
+        return Err(malformed("an epoch", format!("{number} is too large")));
+    }
+    Ok(SlotEpoch::new(number))
 }
 
 /// A number of a slot that came.
@@ -263,7 +276,7 @@ fn read_message(message: wire::SlotMessage) -> Result<SlotMessage, CodecError> {
             let promises = promises.into_iter().map(|promise| {
                 Ok(Promise {
                     slot: read_slot(promise.slot)?,
-                    promised: SlotEpoch::new(promise.promised),
+                    promised: read_epoch(promise.promised)?,
                     head: promise.head.map(read_head).transpose()?,
                 })
             });
@@ -271,24 +284,24 @@ fn read_message(message: wire::SlotMessage) -> Result<SlotMessage, CodecError> {
         }
         Body::Store(wire::Store { slot, epoch, head }) => SlotMessage::Store {
             slot: read_slot(slot)?,
-            epoch: SlotEpoch::new(epoch),
+            epoch: read_epoch(epoch)?,
             head: read_head(head.ok_or(CodecError::Missing("what is to be stored"))?)?,
         },
         Body::Stored(wire::Stored { slot, epoch, tag }) => SlotMessage::Stored {
             slot: read_slot(slot)?,
-            epoch: SlotEpoch::new(epoch),
-            tag: read_tag(tag.ok_or(CodecError::Missing("the tag of what was stored"))?),
+            epoch: read_epoch(epoch)?,
+            tag: read_tag(tag.ok_or(CodecError::Missing("the tag of what was stored"))?)?,
         },
         Body::Confirm(wire::Confirm { slot, epoch, nonce }) => {
-            SlotMessage::Confirm { slot: read_slot(slot)?, epoch: SlotEpoch::new(epoch), nonce }
+            SlotMessage::Confirm { slot: read_slot(slot)?, epoch: read_epoch(epoch)?, nonce }
         }
         Body::Confirmed(wire::Confirm { slot, epoch, nonce }) => {
-            SlotMessage::Confirmed { slot: read_slot(slot)?, epoch: SlotEpoch::new(epoch), nonce }
+            SlotMessage::Confirmed { slot: read_slot(slot)?, epoch: read_epoch(epoch)?, nonce }
         }
         Body::Stale(wire::Stale { slot, epoch, promised }) => SlotMessage::Stale {
             slot: read_slot(slot)?,
-            epoch: SlotEpoch::new(epoch),
-            promised: SlotEpoch::new(promised),
+            epoch: read_epoch(epoch)?,
+            promised: read_epoch(promised)?,
         },
         Body::Digest(wire::Digest { slots, nodes }) => SlotMessage::Digest { slots, nodes },
         Body::Delta(wire::Delta { records, nodes, wanted }) => {
@@ -315,7 +328,7 @@ fn read_epochs(epochs: wire::Epochs) -> Result<Vec<(SlotId, SlotEpoch)>, CodecEr
         return Err(malformed("epochs", format!("{} for {} slots", epochs.len(), slots.len())));
     }
     let both = slots.into_iter().zip(epochs);
-    both.map(|(slot, epoch)| Ok((read_slot(slot)?, SlotEpoch::new(epoch)))).collect()
+    both.map(|(slot, epoch)| Ok((read_slot(slot)?, read_epoch(epoch)?))).collect()
 }
 
 fn write_grants(granted: &[Grant], refused: &[Refusal]) -> wire::Grants {
@@ -336,14 +349,15 @@ fn write_grants(granted: &[Grant], refused: &[Refusal]) -> wire::Grants {
 
 fn read_grants(grants: wire::Grants) -> Result<SlotMessage, CodecError> {
     let granted = grants.granted.into_iter().map(|grant| {
-        let accepted = SlotEpoch::new(grant.accepted);
-        let stored = grant.stored.map(|tag| HeadRank { accepted, tag: read_tag(tag) });
-        Ok(Grant { slot: read_slot(grant.slot)?, epoch: SlotEpoch::new(grant.epoch), stored })
+        let accepted = read_epoch(grant.accepted)?;
+        let tag = grant.stored.map(read_tag).transpose()?;
+        let stored = tag.map(|tag| HeadRank { accepted, tag });
+        Ok(Grant { slot: read_slot(grant.slot)?, epoch: read_epoch(grant.epoch)?, stored })
     });
     let refused = grants.refused.into_iter().map(|refusal| {
         let reason = usize::try_from(refusal.reason).ok().and_then(|index| RefusalReason::ALL.get(index));
         let reason = *reason.ok_or_else(|| malformed("a refusal", format!("reason {}", refusal.reason)))?;
-        let (asked, promised) = (SlotEpoch::new(refusal.asked), SlotEpoch::new(refusal.promised));
+        let (asked, promised) = (read_epoch(refusal.asked)?, read_epoch(refusal.promised)?);
         Ok(Refusal { slot: read_slot(refusal.slot)?, asked, promised, reason })
     });
     Ok(SlotMessage::Grants {
@@ -374,7 +388,7 @@ fn read_record(record: wire::SlotRecord) -> Result<SlotRecord, CodecError> {
     let cause = usize::try_from(record.cause).ok().and_then(|index| ElectionCause::ALL.get(index));
     Ok(SlotRecord {
         slot: read_slot(record.slot)?,
-        epoch: SlotEpoch::new(record.epoch),
+        epoch: read_epoch(record.epoch)?,
         primary: node(&record.primary)?,
         replicas: record.replicas.iter().map(|name| node(name)).collect::<Result<_, _>>()?,
         state: SlotState::Stable,
@@ -428,6 +442,8 @@ const fn malformed(field: &'static str, reason: String) -> CodecError {
     CodecError::Malformed { field, reason }
 }
 
+/// Largest epoch that is believed. Elections never reach it.
+const EPOCH_MAX: u64 = 1 << 62;
 const KIND_SLOT_DELTA: &str = "slot_delta";
 const KIND_BOOTSTRAP: &str = "bootstrap_snapshot";
 

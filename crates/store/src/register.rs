@@ -81,7 +81,7 @@ pub(crate) fn read_request(
         WireOperation::Read(_) => RegisterOperation::Read,
         WireOperation::Write(Write { value, expected }) => RegisterOperation::Write {
             value: Arc::from(&value[..]),
-            expected: expected.map(|expected| expected.tag.map(read_tag)),
+            expected: expected.map(|expected| expected.tag.map(read_tag).transpose()).transpose()?,
         },
     };
     Ok((slot, operation))
@@ -117,7 +117,7 @@ pub(crate) fn read_reply(
 ) -> Result<Result<Answer, RequestError>, CodecError> {
     let head = |maybe: Maybe| maybe.head.map(read_head).transpose();
     Ok(match reply.outcome.ok_or(CodecError::Missing("the outcome of a request"))? {
-        Outcome::Written(tag) => Ok(Answer::Written { tag: read_tag(tag) }),
+        Outcome::Written(tag) => Ok(Answer::Written { tag: read_tag(tag)? }),
         Outcome::Differs(maybe) => Ok(Answer::Differs { head: head(maybe)? }),
         Outcome::Read(maybe) => Ok(Answer::Read { head: head(maybe)? }),
         Outcome::Failure(Failure { reason, primary, epoch }) => Err(match reason {

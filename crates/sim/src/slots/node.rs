@@ -62,7 +62,7 @@ impl Disk {
             replicas: replicas.collect(),
             records: self.records.values().cloned().collect(),
             nodes: self.nodes.values().cloned().collect(),
-            clock: clock.unwrap_or(HlcTimestamp::default()),
+            clock: clock.unwrap_or_default(),
             is_new_cluster: false,
         }
     }

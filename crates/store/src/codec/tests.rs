@@ -12,7 +12,7 @@ fn slots() -> impl Strategy<Value = SlotId> {
 }
 
 fn epochs() -> impl Strategy<Value = SlotEpoch> {
-    any::<u64>().prop_map(SlotEpoch::new)
+    (0..=EPOCH_MAX).prop_map(SlotEpoch::new)
 }
 
 fn tags() -> impl Strategy<Value = Tag> {
@@ -231,6 +231,11 @@ fn what_does_not_fit_together_is_refused_by_name() {
     assert!(matches!(read(Some(Body::Sound(uneven))), Err(CodecError::Malformed { field: "epochs", .. })));
     let large = wire::Epochs { slots: vec![70_000], epochs: vec![1] };
     assert!(matches!(read(Some(Body::Claims(large))), Err(CodecError::Malformed { field: "a slot", .. })));
+    let endless = wire::Epochs { slots: vec![1], epochs: vec![u64::MAX] };
+    assert!(matches!(
+        read(Some(Body::Claims(endless))),
+        Err(CodecError::Malformed { field: "an epoch", .. })
+    ));
     let long = wire::Head {
         tag: Some(wire::Tag::default()),
         value: vec![0; VALUE_BYTES_MAX + 1].into(),

@@ -96,6 +96,11 @@ fn the_example_is_a_cluster_of_three_and_begins_the_same_cluster_everywhere() {
     let (early, late) = (begun("node1", 5), begun("node3", 7));
     assert_eq!((early.initialized_by.as_str(), early.cluster_id()), ("node1", late.cluster_id()));
     assert_eq!(example.begun_by(&node("node4"), HlcTimestamp::default()), None);
+    let local = NodeConfig::parse(include_str!("../../../../docs/local.yaml")).expect("the local example");
+    assert!(
+        local.bootstrap.nodes.len() == 3
+            && local.bootstrap.nodes.iter().all(|one| one.bind.ip().is_loopback())
+    );
 }
 
 #[test]
