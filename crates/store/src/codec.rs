@@ -121,7 +121,7 @@ pub fn read_envelope(own: ClusterId, bytes: &[u8]) -> Result<Envelope, EnvelopeR
         KIND_SLOT_DELTA => {
             let delta = wire::Delta::decode(payload).map_err(|error| malformed(error.to_string()))?;
             let (records, nodes) =
-                read_records(delta.records, delta.nodes).map_err(|e| malformed(e.to_string()))?;
+                read_records(&delta.records, &delta.nodes).map_err(|e| malformed(e.to_string()))?;
             EnvelopeBody::SlotDelta { records, nodes }
         }
         KIND_BOOTSTRAP => {
@@ -163,7 +163,7 @@ pub fn write_head(head: &Head) -> wire::Head {
 ///
 /// # Errors
 /// It has no tag, or its value is too long.
-pub fn read_head(head: wire::Head) -> Result<Head, CodecError> {
+pub fn read_head(head: &wire::Head) -> Result<Head, CodecError> {
     let tag = read_tag(head.tag.ok_or(CodecError::Missing("the tag of a head"))?)?;
     if head.value.len() > VALUE_BYTES_MAX {
         return Err(malformed(
@@ -263,7 +263,7 @@ fn read_message(message: wire::SlotMessage) -> Result<SlotMessage, CodecError> {
                 return Err(malformed("heads", format!("{} for {} slots", heads.len(), slots.len())));
             }
             let both = slots.into_iter().zip(heads);
-            let heads = both.map(|(slot, head)| Ok((read_slot(slot)?, read_head(head)?)));
+            let heads = both.map(|(slot, head)| Ok((read_slot(slot)?, read_head(&head)?)));
             SlotMessage::Heads { heads: heads.collect::<Result<_, CodecError>>()? }
         }
         Body::HandOver(slots) => SlotMessage::HandOver { slots: read_epochs(slots)? },
@@ -277,7 +277,7 @@ fn read_message(message: wire::SlotMessage) -> Result<SlotMessage, CodecError> {
                 Ok(Promise {
                     slot: read_slot(promise.slot)?,
                     promised: read_epoch(promise.promised)?,
-                    head: promise.head.map(read_head).transpose()?,
+                    head: promise.head.as_ref().map(read_head).transpose()?,
                 })
             });
             SlotMessage::Promises { asker, promises: promises.collect::<Result<_, CodecError>>()? }
@@ -285,7 +285,7 @@ fn read_message(message: wire::SlotMessage) -> Result<SlotMessage, CodecError> {
         Body::Store(wire::Store { slot, epoch, head }) => SlotMessage::Store {
             slot: read_slot(slot)?,
             epoch: read_epoch(epoch)?,
-            head: read_head(head.ok_or(CodecError::Missing("what is to be stored"))?)?,
+            head: read_head(&head.ok_or(CodecError::Missing("what is to be stored"))?)?,
         },
         Body::Stored(wire::Stored { slot, epoch, tag }) => SlotMessage::Stored {
             slot: read_slot(slot)?,
@@ -305,7 +305,7 @@ fn read_message(message: wire::SlotMessage) -> Result<SlotMessage, CodecError> {
         },
         Body::Digest(wire::Digest { slots, nodes }) => SlotMessage::Digest { slots, nodes },
         Body::Delta(wire::Delta { records, nodes, wanted }) => {
-            let (records, nodes) = read_records(records, nodes)?;
+            let (records, nodes) = read_records(&records, &nodes)?;
             let buckets = wanted.into_iter().map(|bucket| match u8::try_from(bucket) {
                 Ok(small) if usize::from(small) < BUCKETS => Ok(small),
                 _ => Err(malformed("a bucket", format!("{bucket} is too large"))),
@@ -381,7 +381,7 @@ fn write_record(record: &SlotRecord) -> wire::SlotRecord {
     }
 }
 
-fn read_record(record: wire::SlotRecord) -> Result<SlotRecord, CodecError> {
+fn read_record(record: &wire::SlotRecord) -> Result<SlotRecord, CodecError> {
     if record.state != 0 {
         return Err(malformed("the state of a slot", format!("{} is unknown", record.state)));
     }
@@ -422,8 +422,8 @@ fn read_node(record: &wire::NodeRecord) -> Result<NodeRecord, CodecError> {
 
 type Records = (Vec<SlotRecord>, Vec<NodeRecord>);
 
-fn read_records(records: Vec<wire::SlotRecord>, nodes: Vec<wire::NodeRecord>) -> Result<Records, CodecError> {
-    let records = records.into_iter().map(read_record).collect::<Result<_, _>>()?;
+fn read_records(records: &[wire::SlotRecord], nodes: &[wire::NodeRecord]) -> Result<Records, CodecError> {
+    let records = records.iter().map(read_record).collect::<Result<_, _>>()?;
     let nodes = nodes.iter().map(read_node).collect::<Result<_, _>>()?;
     Ok((records, nodes))
 }

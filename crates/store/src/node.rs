@@ -150,7 +150,7 @@ impl Node {
             membership,
             hints: hints.clone(),
             started,
-            takeovers: takeovers,
+            takeovers,
         });
         Ok(Self { cluster, registry, hints, tasks, own, takeover })
     }

@@ -115,7 +115,7 @@ pub(crate) fn read_reply(
     total_slots: u16,
     reply: wire::RegisterReply,
 ) -> Result<Result<Answer, RequestError>, CodecError> {
-    let head = |maybe: Maybe| maybe.head.map(read_head).transpose();
+    let head = |maybe: Maybe| maybe.head.as_ref().map(read_head).transpose();
     Ok(match reply.outcome.ok_or(CodecError::Missing("the outcome of a request"))? {
         Outcome::Written(tag) => Ok(Answer::Written { tag: read_tag(tag)? }),
         Outcome::Differs(maybe) => Ok(Answer::Differs { head: head(maybe)? }),

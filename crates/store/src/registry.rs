@@ -592,7 +592,7 @@ fn tell(event: &SlotEvent) {
         }
         SlotEvent::Elected { slot, epoch, cause } => tracing::debug!(%slot, %epoch, %cause, "serves a slot"),
         SlotEvent::SteppedDown { slot, epoch, by } => {
-            tracing::debug!(%slot, %epoch, %by, "serves a slot no more")
+            tracing::debug!(%slot, %epoch, %by, "serves a slot no more");
         }
         SlotEvent::Learned { slot } => tracing::debug!(%slot, "votes on a slot"),
         SlotEvent::Conflict(conflict) => {

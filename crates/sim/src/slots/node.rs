@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use synod_core::slots::{
-    Head, HlcTimestamp, NodeRecord, RegistryOp, RegistryOutcome, RequestId, Restored, SlotEpoch, SlotId,
-    SlotRecord, SlotRegistry, SlotReplica,
+    Head, NodeRecord, RegistryOp, RegistryOutcome, RequestId, Restored, SlotEpoch, SlotId, SlotRecord,
+    SlotRegistry, SlotReplica,
 };
 use synod_core::{MemberId, NodeId, TimerInstant};
 
