@@ -183,7 +183,10 @@ fn slot_times(args: &Args, reports: &[SlotReport]) {
     ];
     for (what, time) in lines {
         if let Some(time) = time {
-            println!("  from {what:<40} p50 {:>5} ms  p99 {:>5} ms  max {:>5} ms", time.p50, time.p99, time.max);
+            println!(
+                "  from {what:<40} p50 {:>5} ms  p99 {:>5} ms  max {:>5} ms",
+                time.p50, time.p99, time.max
+            );
         }
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use synod_core::slots::{
-    Head, HlcTimestamp, NodeRecord, RegistryOp, RegistryOutcome, RequestId, Restored, SlotEpoch, SlotId,
-    SlotRecord, SlotRegistry, SlotReplica,
+    Head, NodeRecord, RegistryOp, RegistryOutcome, RequestId, Restored, SlotEpoch, SlotId, SlotRecord,
+    SlotRegistry, SlotReplica,
 };
 use synod_core::{MemberId, NodeId, TimerInstant};
 
@@ -62,7 +62,7 @@ impl Disk {
             replicas: replicas.collect(),
             records: self.records.values().cloned().collect(),
             nodes: self.nodes.values().cloned().collect(),
-            clock: clock.unwrap_or(HlcTimestamp::default()),
+            clock: clock.unwrap_or_default(),
             is_new_cluster: false,
         }
     }
