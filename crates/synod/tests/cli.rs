@@ -73,6 +73,21 @@ fn many_seeds_run_one_after_the_other() {
 }
 
 #[test]
+fn many_runs_with_slots_end_with_how_long_a_failover_takes() {
+    let slots = |more: &[&str]| synod(&[&["sim", "--scenario", "slots", "--seed", "1"], more].concat());
+    let output = slots(&["--seeds", "2", "--nodes", "3", "--json"]);
+    let lines: Vec<serde_json::Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(lines.len(), 3, "one for each seed, and one for all: {}", stderr(&output));
+    assert_eq!((&lines[0]["seed"], &lines[1]["seed"], &lines[2]["seeds"]), (&1.into(), &2.into(), &2.into()));
+    let served = |line: &serde_json::Value| line["failover"]["served_after_ms"].as_u64();
+    assert_eq!(lines[2]["failover_ms"]["max"].as_u64(), served(&lines[0]).max(served(&lines[1])));
+    let crowd = slots(&["--nodes", "17"]);
+    assert_eq!(crowd.status.code(), Some(2));
+    assert!(stderr(&crowd).contains("a simulation with slots has 1 to 16 nodes, not 17"));
+}
+
+#[test]
 fn wrong_input_is_refused_with_a_reason_and_exit_code_two() {
     let cases: [(&[&str], &str); 7] = [
         (&["sim", "--nodes", "0"], "a number from 1 to 5000"),
