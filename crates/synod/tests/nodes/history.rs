@@ -127,7 +127,7 @@ impl History {
             let (mut newest, mut ended) = (None::<&Operation>, ended.into_iter().peekable());
             for operation in began {
                 while let Some(earlier) = ended.next_if(|earlier| earlier.ended < operation.began) {
-                    newest = newest.max_by_tag(earlier);
+                    newest = newest.into_iter().chain([earlier]).max_by_key(|operation| operation.tag);
                 }
                 let Some(newest) = newest else { continue };
                 let is_later =
@@ -139,19 +139,6 @@ impl History {
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-trait MaxByTag<'a> {
-    fn max_by_tag(self, other: &'a Operation) -> Option<&'a Operation>;
-}
-
-impl<'a> MaxByTag<'a> for Option<&'a Operation> {
-    fn max_by_tag(self, other: &'a Operation) -> Option<&'a Operation> {
-        match self {
-            Some(known) if known.tag >= other.tag => Some(known),
-            _ => Some(other),
-        }
     }
 }
 

@@ -4,6 +4,8 @@
 //! Everything is seen from outside, by the api and the command line. Each test has a cluster of its own, in a directory
 //! and on ports of its own, that ends with it; when it fails, it prints what the nodes logged.
 
+#![allow(clippy::print_stderr, reason = "what was measured, skipped or logged is shown with the test")]
+
 mod cluster;
 mod history;
 mod http;

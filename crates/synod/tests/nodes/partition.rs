@@ -77,6 +77,41 @@ fn a_node_that_is_cut_off_commits_nothing_and_agrees_when_it_is_back() {
     cluster.read_all_but(&foreign.into_iter().collect::<Vec<_>>(), lost, "after ");
 }
 
+/// Acceptance 4, the hard way: a primary is cut off in the middle of its writes, and when its orders arrive at last, others
+/// have been promised a later epoch.
+#[test]
+fn a_write_that_was_under_way_in_an_old_epoch_is_never_confirmed() {
+    let Some((cluster, network)) = start() else { return };
+    let lost = cluster.busiest();
+    let before = cluster.slots(0).expect("slots");
+    let served: Vec<_> = before.iter().filter(|slot| cluster.is_served_by(slot, lost)).take(8).collect();
+    network.cut(lost);
+    std::thread::scope(|scope| {
+        let cluster = &cluster;
+        let late: Vec<_> = served
+            .iter()
+            .map(|old| scope.spawn(move || (*old, cluster.write(lost, old.slot, "of the old epoch"))))
+            .collect();
+        let other = (lost + 1) % 3;
+        cluster.until_fenced(other, lost, &before);
+        for old in &served {
+            let tag = cluster.write(other, old.slot, &format!("after {}", old.slot)).expect("a write");
+            assert!(tag.0 > old.epoch, "{tag:?} after {old:?}");
+        }
+        network.mend(lost);
+        for late in late {
+            let (old, written) = late.join().expect("a client");
+            // Not confirmed, or passed on to the new primary.
+            assert!(written.as_ref().map_or(true, |tag| tag.0 > old.epoch), "{written:?} after {old:?}");
+            if written.is_err() {
+                let reply = cluster.get(other, &format!("/v1/slots/{}/register", old.slot));
+                assert_eq!(reply.expect("an answer").body, format!("after {}", old.slot));
+            }
+        }
+    });
+    cluster.until_agreed(ALL);
+}
+
 /// Packets vanish without a word for so long that every connection is a ghost. Nobody has to be restarted.
 #[test]
 fn a_black_hole_is_survived_without_a_restart() {

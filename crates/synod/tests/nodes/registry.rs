@@ -21,12 +21,16 @@ fn three_nodes_form_a_cluster_and_each_of_them_serves_every_slot() {
         assert_eq!((slot.slot, slot.replicas.len(), slot.state.as_str()), (at, 3, "stable"));
         assert!(slot.epoch > 0 && slot.primary.is_some(), "{slot:?}");
     }
-    let mut shares: BTreeMap<_, usize> = BTreeMap::new();
-    for slot in &slots {
-        *shares.entry(slot.primary.as_deref()).or_default() += 1;
-    }
-    assert_eq!(shares.len(), 3, "{shares:?}");
-    assert!(shares.values().all(|share| *share > 2048 / 6), "primaries are spread: {shares:?}");
+    // At once, or on a busy machine when those that were late are given back what is theirs.
+    eventually("the primaries are spread", || {
+        let mut shares: BTreeMap<_, usize> = BTreeMap::new();
+        for slot in cluster.slots(1)? {
+            *shares.entry(slot.primary).or_default() += 1;
+        }
+        let is_spread = shares.len() == 3 && shares.values().all(|share| *share > 2048 / 6);
+        if is_spread { Ok(()) } else { Err(format!("{shares:?}")) }
+    });
+    cluster.until_agreed(ALL);
 
     // Slots of all three primaries, written through each node in turn and read through all of them.
     for slot in (0..2048).step_by(97) {
