@@ -465,15 +465,6 @@ impl Grains {
         }
     }
 
-    pub(in crate::grains) fn turn_begins(&self, grain: &ClusterIdentity) {
-        lock(&self.inner.registry).handle_message(grain, self.inner.clock.now());
-    }
-
-    pub(in crate::grains) fn turn_ends(&self, grain: &ClusterIdentity, pid: &ActorPid) {
-        let outcome = lock(&self.inner.registry).handle_turn_done(grain, pid, self.inner.clock.now());
-        self.wake(outcome.wake_at);
-    }
-
     pub(in crate::grains) fn make(&self, grain: &ClusterIdentity) -> Option<Box<dyn grain::AnyGrain>> {
         self.inner.kinds.get(grain.kind()).map(|kind| (kind.factory)(grain))
     }

@@ -53,6 +53,7 @@ mod http_server;
 pub mod incarnation;
 pub mod membership;
 pub mod metrics;
+mod numbers;
 pub mod provider;
 pub mod pubsub;
 pub mod quickstart;

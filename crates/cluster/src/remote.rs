@@ -21,6 +21,7 @@ mod client;
 mod codec;
 mod config;
 mod counters;
+mod crew;
 mod detach;
 mod link;
 mod mailbox;
@@ -306,7 +307,7 @@ impl Remote {
             inner.requests.begin().ok_or(RequestError::TooManyRequests { max: inner.config.requests_max })?;
         let _pending = PendingRequest { requests: &inner.requests, id };
         let sender = inner.requests_pid.clone().with_request_id(id);
-        inner.send(lane, target, message.with_sender(sender))?;
+        inner.send_and_wait(lane, target, message.with_sender(sender))?;
         match answer.await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_)) => Err(RequestError::DeadLetter { target: target.clone() }),

@@ -129,10 +129,10 @@ impl GrainRef {
         message: Message,
         read: impl Fn(Message) -> Result<T, String>,
     ) -> Result<T, CallError> {
-        let name = self.identity.to_string();
-        if self.chain.contains(&name) {
+        let name = self.identity.key().as_str();
+        if self.chain.iter().any(|before| before == name) {
             let mut chain = self.chain.clone();
-            chain.push(name);
+            chain.push(name.to_owned());
             return Err(CallError::Cycle { grain: self.identity.clone(), chain });
         }
         let now = self.grains.inner.clock.now();

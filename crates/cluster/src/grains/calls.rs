@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
-use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, RandomState};
 use std::sync::{Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -19,6 +19,7 @@ use synod_core::grains::{
 use synod_core::time::TimerInstant;
 
 use crate::lock;
+use crate::numbers::NumberHasher;
 
 /// What a call is told to do next.
 #[derive(Debug)]
@@ -246,26 +247,6 @@ fn step(command: &RouterCommand) -> Option<(CorrelationId, Step)> {
             let (pid, remaining, schema) = (pid.clone(), *remaining, *schema);
             Some((*correlation, Step::Send { pid, remaining, schema }))
         }
-    }
-}
-
-/// Numbers that count up need no better hash than a multiplication.
-#[derive(Default)]
-struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::error::GrainError;
 use super::timers::{TimerError, Timers};
-use super::{GrainRef, GrainService, Grains};
+use super::{GrainRef, GrainService, Grains, HEADER_CHAIN};
 use crate::remote::{Message, Pid, SendError};
 
 /// The behaviour of one kind of grains. One call at a time; state needs no lock.
@@ -65,7 +65,6 @@ pub struct GrainContext {
     pub(super) own: Pid,
     pub(super) sender: Option<Pid>,
     pub(super) deadline: Option<Instant>,
-    pub(super) chain: Vec<String>,
     pub(super) headers: Option<Arc<BTreeMap<String, String>>>,
     pub(super) stopping: bool,
     /// Most grains have none.
@@ -105,7 +104,8 @@ impl GrainContext {
     /// # Errors
     /// Kind and identity do not name a grain.
     pub fn grain_ref(&self, kind: &str, identity: &str) -> Result<GrainRef, IdentityError> {
-        let mut chain = self.chain.clone();
+        let chain = self.header(HEADER_CHAIN).map(|chain| chain.split('\n').map(str::to_owned));
+        let mut chain: Vec<_> = chain.into_iter().flatten().collect();
         chain.push(self.identity.to_string());
         Ok(self.grains.grain_ref(kind, identity)?.on_behalf(chain, self.deadline))
     }
@@ -196,7 +196,7 @@ impl GrainKind {
         Self { config: GrainKindConfig::new(name), factory, starts_with_state: false }
     }
 
-    /// Unloads grains after so long without a call; `None` never.
+    /// Unloads grains after so long without a call, give or take a thousandth; `None` never.
     #[must_use]
     pub const fn idle_after(mut self, limit: Option<Duration>) -> Self {
         self.config.idle_limit = limit;

@@ -1,10 +1,12 @@
 //! The hosting side: grains as actors of this node, and the door at which other nodes ask for them.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use synod_core::grains::{ActivationId, ActorPid, ClusterIdentity, GrainSnapshot};
+use synod_core::grains::{ActivationId, ActorPid, ClusterIdentity, GrainSnapshot, PidError};
+use synod_core::time::TimerInstant;
 use synod_wire::cluster::{ActivationRequest, ActivationTerminated, GrainErrorResponse, GrainRequest};
 use synod_wire::{names, payload};
 use tokio::time::Instant;
@@ -13,7 +15,8 @@ use super::error::GrainError;
 use super::grain::{AnyGrain, GrainContext};
 use super::handover::HandoverMessage;
 use super::timers::Rang;
-use super::{Asker, Grains, HEADER_CHAIN, HEADER_DEADLINE};
+use super::{Asker, Grains, HEADER_DEADLINE, Headers};
+use crate::lock;
 use crate::remote::{
     Actor, ActorContext, Letter, Message, Pid, Process, ProcessEnded, SystemMessage, unless_panicked,
 };
@@ -94,7 +97,10 @@ pub(super) struct GrainActor {
     /// When it was started anew after a panic, lately.
     restarts: Option<Box<Restarts>>,
     snapshot: Option<Box<GrainSnapshot>>,
-    pid: Option<ActorPid>,
+    /// Whether the registry knows it as running.
+    is_running: bool,
+    /// Until then the registry need not hear of another use.
+    told_until: TimerInstant,
 }
 
 /// The times of the last ones.
@@ -116,12 +122,13 @@ impl GrainActor {
             own,
             sender: None,
             deadline: None,
-            chain: Vec::new(),
             headers: None,
             stopping: false,
             timers: None,
         };
-        Self { grain, context, activation, restarts: None, snapshot: snapshot.map(Box::new), pid: None }
+        let (restarts, snapshot) = (None, snapshot.map(Box::new));
+        let (is_running, told_until) = (false, TimerInstant::ZERO);
+        Self { grain, context, activation, restarts, snapshot, is_running, told_until }
     }
 
     /// Tells the registry that the grain runs, or that it does not. Returns whether it does.
@@ -130,16 +137,14 @@ impl GrainActor {
         let activated = unless_panicked(self.grain.activate_boxed(&mut self.context, snapshot)).await;
         let grains = self.context.grains.clone();
         let failure = match activated {
-            Ok(Ok(())) => {
-                match ActorPid::shared(grains.remote().authority().clone(), &self.context.own.shared_id()) {
-                    Ok(pid) => {
-                        self.pid = Some(pid.clone());
-                        grains.spawned(&self.context.identity, self.activation, pid);
-                        return true;
-                    }
-                    Err(error) => error.to_string(),
+            Ok(Ok(())) => match self.pid() {
+                Ok(pid) => {
+                    self.is_running = true;
+                    grains.spawned(&self.context.identity, self.activation, pid);
+                    return true;
                 }
-            }
+                Err(error) => error.to_string(),
+            },
             Ok(Err(error)) => error.to_string(),
             Err(_) => "it panicked".to_owned(),
         };
@@ -147,9 +152,15 @@ impl GrainActor {
         false
     }
 
-    async fn turn(&mut self, message: &Message) -> Result<Message, GrainError> {
-        let request: GrainRequest = payload::decode(message.payload.clone())
-            .map_err(|error| GrainError::invalid_argument(error.to_string()))?;
+    /// The PID as machines have it.
+    fn pid(&self) -> Result<ActorPid, PidError> {
+        let Self { context: GrainContext { grains, own, .. }, .. } = self;
+        ActorPid::shared(grains.remote().authority().clone(), &own.shared_id())
+    }
+
+    async fn turn(&mut self, request: Bytes) -> Result<Message, GrainError> {
+        let request: GrainRequest =
+            payload::decode(request).map_err(|error| GrainError::invalid_argument(error.to_string()))?;
         let argument: Bytes = request.message_data;
         let turn = self.grain.call_boxed(&mut self.context, request.method_index, argument);
         match unless_panicked(turn).await {
@@ -198,18 +209,63 @@ impl GrainActor {
         }
     }
 
-    /// Takes over what travels beside a call.
-    fn read_headers(&mut self, message: &Message) {
+    /// Takes over who asks and what travels beside the message. Returns whether its time is over.
+    fn read_headers(&mut self, sender: Option<Pid>, headers: Option<Headers>) -> bool {
         let context = &mut self.context;
-        context.sender.clone_from(&message.sender);
-        context.headers.clone_from(&message.headers);
-        let header = |name: &str| message.headers.as_ref().and_then(|headers| headers.get(name));
-        context.deadline = header(HEADER_DEADLINE)
-            .and_then(|millis| millis.parse().ok())
-            .map(|millis| Instant::now() + Duration::from_millis(millis));
-        context.chain = header(HEADER_CHAIN)
-            .map(|chain| chain.split('\n').map(str::to_owned).collect())
-            .unwrap_or_default();
+        context.sender = sender;
+        context.headers = headers;
+        let millis: Option<u64> = context.header(HEADER_DEADLINE).and_then(|millis| millis.parse().ok());
+        context.deadline = millis.map(|millis| Instant::now() + Duration::from_millis(millis));
+        millis == Some(0)
+    }
+
+    async fn take(&mut self, actor: &ActorContext, mut message: Message) {
+        if message.type_name.as_str() == names::GRAIN_REQUEST {
+            let is_late = self.read_headers(message.sender.take(), message.headers.take());
+            let answer = if is_late {
+                // Whoever has stopped waiting is not worked for.
+                Err(GrainError::new(
+                    "DEADLINE_EXCEEDED",
+                    "the caller's time was over before the grain's turn",
+                ))
+            } else {
+                self.turn(message.payload).await
+            };
+            let answer = answer.unwrap_or_else(|error| Message::new(&GrainErrorResponse::from(error)));
+            // Whoever asked may be gone; that has become a dead letter then.
+            drop(actor.respond(answer));
+        } else {
+            // Boxed, since calls are what a task has to have room for.
+            Box::pin(self.take_other(message)).await;
+        }
+    }
+
+    async fn take_other(&mut self, message: Message) {
+        self.read_headers(message.sender.clone(), message.headers.clone());
+        if message.is::<Rang>() {
+            self.ring(&message).await;
+        } else {
+            let received = unless_panicked(self.grain.receive_boxed(&mut self.context, message)).await;
+            if received.is_err() {
+                self.restart().await;
+            }
+        }
+    }
+
+    /// Tells the registry of a turn, if it has to know. It did hear of one that had to wait for something.
+    fn tell_use(&mut self, is_begun: bool) {
+        let GrainContext { grains, identity, .. } = &self.context;
+        let now = grains.now();
+        if !self.is_running || !is_begun && now < self.told_until {
+            return;
+        }
+        if !is_begun {
+            grains.turn_begins(identity);
+        }
+        if let Ok(pid) = self.pid() {
+            grains.turn_ends(identity, &pid);
+        }
+        self.told_until = now + grains.use_precision(identity);
     }
 }
 
@@ -221,43 +277,58 @@ impl Actor for GrainActor {
     }
 
     async fn receive(&mut self, actor: &mut ActorContext, message: Message) {
-        let grains = self.context.grains.clone();
-        grains.turn_begins(&self.context.identity);
-        self.read_headers(&message);
-        if message.type_name.as_str() == names::GRAIN_REQUEST {
-            // Whoever has stopped waiting is not worked for.
-            let is_late = self.context.deadline.is_some_and(|deadline| deadline <= Instant::now());
-            let answer = if is_late {
-                Err(GrainError::new(
-                    "DEADLINE_EXCEEDED",
-                    "the caller's time was over before the grain's turn",
-                ))
-            } else {
-                Box::pin(self.turn(&message)).await
-            };
-            let answer = answer.unwrap_or_else(|error| Message::new(&GrainErrorResponse::from(error)));
-            // Whoever asked may be gone; that has become a dead letter then.
-            drop(actor.respond(answer));
-        } else if message.is::<Rang>() {
-            Box::pin(self.ring(&message)).await;
-        } else {
-            let received = unless_panicked(self.grain.receive_boxed(&mut self.context, message)).await;
-            if received.is_err() {
-                Box::pin(self.restart()).await;
-            }
+        let (grains, identity) = (self.context.grains.clone(), self.context.identity.clone());
+        let mut is_begun = false;
+        {
+            let mut turn = pin!(self.take(actor, message));
+            std::future::poll_fn(|context| {
+                let polled = turn.as_mut().poll(context);
+                // A turn that waits is not idle, however long it takes. Most are over before anybody could ask.
+                if polled.is_pending() && !is_begun {
+                    is_begun = true;
+                    grains.turn_begins(&identity);
+                }
+                polled
+            })
+            .await;
         }
-        if let Some(pid) = &self.pid {
-            grains.turn_ends(&self.context.identity, pid);
-        }
+        self.context.sender = None;
+        self.context.headers = None;
+        self.tell_use(is_begun);
         if self.context.stopping {
             actor.stop();
         }
     }
 
     async fn stopped(&mut self, _: &mut ActorContext) {
-        let Some(pid) = self.pid.take() else { return };
+        let Ok(pid) = self.pid() else { return };
+        if !std::mem::take(&mut self.is_running) {
+            return;
+        }
         let snapshot = unless_panicked(self.grain.deactivate_boxed(&mut self.context)).await.unwrap_or(None);
         self.context.grains.terminated(&self.context.identity, &pid, snapshot);
+    }
+}
+
+/// What grains tell the registry while they run.
+impl Grains {
+    fn turn_begins(&self, grain: &ClusterIdentity) {
+        lock(&self.inner.registry).handle_message(grain, self.inner.clock.now());
+    }
+
+    fn turn_ends(&self, grain: &ClusterIdentity, pid: &ActorPid) {
+        let outcome = lock(&self.inner.registry).handle_turn_done(grain, pid, self.inner.clock.now());
+        self.wake(outcome.wake_at);
+    }
+
+    fn now(&self) -> TimerInstant {
+        self.inner.clock.now()
+    }
+
+    /// How long after a use of a grain another one makes no difference to whether it is idle.
+    fn use_precision(&self, grain: &ClusterIdentity) -> Duration {
+        let limit = self.inner.kinds.get(grain.kind()).and_then(|kind| kind.config.idle_limit);
+        limit.map_or(Duration::MAX, |limit| limit / IDLE_PARTS)
     }
 }
 
@@ -275,3 +346,5 @@ pub(crate) fn remote_pid(pid: &ActorPid) -> Pid {
 const RESTARTS_MAX: usize = 10;
 /// … in such a time, as in Go.
 const RESTARTS_PERIOD: Duration = Duration::from_secs(10);
+/// Idle limits are kept to one of so many parts.
+const IDLE_PARTS: u32 = 1000;

@@ -8,10 +8,11 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
+use pin_project_lite::pin_project;
 use synod_core::outbound::DeadLetterReason;
 use synod_wire::actor::{PoisonPill, Terminated, TerminatedReason, Touch, Touched};
 use synod_wire::cluster::{PubSubAutoRespondBatchTransport, PublishResponse, PublishStatus};
@@ -198,6 +199,7 @@ enum Rest {
 
 async fn live<A: Actor>(body: &mut Body<A>, cell: &ActorCell<A>, letters: &mut VecDeque<Letter>) -> Rest {
     let Body { actor, context } = body;
+    let mut has_read = false;
     loop {
         while let Some(message) = cell.take_system() {
             match message {
@@ -223,8 +225,11 @@ async fn live<A: Actor>(body: &mut Body<A>, cell: &ActorCell<A>, letters: &mut V
             }
             return Rest::Idle;
         };
-        // A long queue must not keep the other tasks of this thread waiting.
-        tokio::task::coop::consume_budget().await;
+        // A long queue must not keep the other tasks of this thread waiting. One letter is no queue.
+        if has_read {
+            tokio::task::coop::consume_budget().await;
+        }
+        has_read = true;
         let Letter { message, .. } = letter;
         if message.is::<PoisonPill>() {
             return Rest::Ended;
@@ -276,16 +281,29 @@ pub(super) fn terminated_message(who: &Pid, why: TerminatedReason) -> Message {
 }
 
 /// Runs `life`, and survives its panic. What the panic left half done must not be used any more.
-pub(crate) async fn unless_panicked<T>(life: impl Future<Output = T>) -> Result<T, ()> {
-    let mut life = pin!(life);
-    std::future::poll_fn(|context| {
+pub(crate) const fn unless_panicked<F: Future>(life: F) -> UnlessPanicked<F> {
+    UnlessPanicked { life }
+}
+
+pin_project! {
+    // An async function would hold `life` twice: as it came, and as it runs.
+    pub(crate) struct UnlessPanicked<F> {
+        #[pin]
+        life: F,
+    }
+}
+
+impl<F: Future> Future for UnlessPanicked<F> {
+    type Output = Result<F::Output, ()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let life = self.project().life;
         // What a panic leaves half done is dropped right after, or only read for the names of its watchers.
-        match std::panic::catch_unwind(AssertUnwindSafe(|| life.as_mut().poll(context))) {
+        match std::panic::catch_unwind(AssertUnwindSafe(|| life.poll(context))) {
             Ok(poll) => poll.map(Ok),
             Err(_) => Poll::Ready(Err(())),
         }
-    })
-    .await
+    }
 }
 
 /// Most actors that one actor watches, and most that watch it.

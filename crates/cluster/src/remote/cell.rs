@@ -2,7 +2,8 @@
 //!
 //! An actor has a task only while it has something to do. The first message that comes to it at rest starts one, and when
 //! its mailbox is empty the actor goes back into its cell and the task ends. So an idle actor costs its own size and a
-//! little more, and a million of them can wait for somebody to call.
+//! little more, and a million of them can wait for somebody to call. If whoever sends the message only waits for what
+//! comes of it, the actor works in that one's time, and needs a task only if it has to wait for something itself.
 //!
 //! ```text
 //!              letter, or word about the actor itself
@@ -12,8 +13,9 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -22,6 +24,7 @@ use super::actor::{self, Actor, ActorContext};
 use super::mailbox::Mailbox;
 use super::pid::Pid;
 use super::process::{Letter, Process, ProcessEnded, SystemMessage};
+use super::works::may_work_here;
 use crate::lock;
 
 /// An actor of this node, and what waits for it.
@@ -31,6 +34,8 @@ pub(super) struct ActorCell<A> {
     state: Mutex<State<A>>,
     /// Set when there is word about the actor itself, so that the worker need not lock between two letters.
     system_waits: AtomicBool,
+    /// How many bursts of an actor that takes its time are not begun by whoever waits for them.
+    caution: AtomicU8,
 }
 
 struct State<A> {
@@ -61,6 +66,7 @@ impl<A: Actor> ActorCell<A> {
             this: Weak::clone(this),
             state: Mutex::new(State { mailbox: Mailbox::default(), life: Life::Working, room: None }),
             system_waits: AtomicBool::new(false),
+            caution: AtomicU8::new(0),
         })
     }
 
@@ -121,8 +127,8 @@ impl<A: Actor> ActorCell<A> {
         (letters, std::iter::from_fn(|| mailbox.take_system()).collect())
     }
 
-    /// Puts something into the mailbox, and gets an actor at rest to work.
-    fn put(&self, put: impl FnOnce(&mut Mailbox)) -> Result<(), ProcessEnded> {
+    /// Puts something into the mailbox, and gets an actor at rest to work: in a task, or `here` if it is quick.
+    fn put(&self, here: bool, put: impl FnOnce(&mut Mailbox)) -> Result<(), ProcessEnded> {
         let mut state = lock(&self.state);
         if matches!(state.life, Life::Over) || self.remote.inner.is_cut() {
             return Err(ProcessEnded);
@@ -137,22 +143,50 @@ impl<A: Actor> ActorCell<A> {
         let resting = std::mem::replace(&mut state.life, Life::Working);
         drop(state);
         if let (Life::Resting(body), Some(cell)) = (resting, self.this.upgrade()) {
-            self.remote.inner.work(actor::work(cell, body, false));
+            if here && may_work_here() && self.is_quick() {
+                let began = Instant::now();
+                self.remote.inner.work_here(actor::work(cell, body, false));
+                if began.elapsed() > QUICK_MAX {
+                    self.caution.store(CAUTION, Ordering::Relaxed);
+                }
+            } else {
+                self.remote.inner.work(actor::work(cell, body, false));
+            }
         }
         Ok(())
+    }
+
+    /// Whether the actor may be expected not to hold up whoever waits for it.
+    fn is_quick(&self) -> bool {
+        match self.caution.load(Ordering::Relaxed) {
+            0 => true,
+            caution => {
+                self.caution.store(caution - 1, Ordering::Relaxed);
+                false
+            }
+        }
     }
 }
 
 impl<A: Actor> Process for ActorCell<A> {
     fn deliver(&self, letters: &mut VecDeque<Letter>) -> Result<(), ProcessEnded> {
-        self.put(|mailbox| mailbox.deliver(letters, &self.remote.inner.config))
+        self.put(false, |mailbox| mailbox.deliver(letters, &self.remote.inner.config))
+    }
+
+    fn deliver_and_wait(&self, letters: &mut VecDeque<Letter>) -> Result<(), ProcessEnded> {
+        self.put(true, |mailbox| mailbox.deliver(letters, &self.remote.inner.config))
     }
 
     fn tell(&self, message: SystemMessage) -> Result<(), ProcessEnded> {
-        self.put(|mailbox| mailbox.tell(message))
+        self.put(false, |mailbox| mailbox.tell(message))
     }
 
     fn room(&self) -> Option<Arc<Notify>> {
         Some(Arc::clone(lock(&self.state).room.get_or_insert_default()))
     }
 }
+
+/// What an actor may take of the time of whoever waits for it. Whatever else that one has to do waits as well.
+const QUICK_MAX: Duration = Duration::from_micros(50);
+/// After so many bursts an actor that took longer is tried again.
+const CAUTION: u8 = 64;

@@ -28,6 +28,7 @@ use tonic::{Code, Request, Status};
 
 use super::codec::FrameCodec;
 use super::counters::add;
+use super::crew::Crew;
 use super::link::{Lane, Link, Outgoing};
 use super::socket::Socket;
 use super::{Inner, shut_down};
@@ -128,6 +129,8 @@ async fn dial(inner: &Arc<Inner>, link: &Link) -> Result<Channel, ConnectError> 
     });
     Endpoint::from_shared(format!("http://{}", link.authority))
         .map_err(|error| ConnectError::Dial(error.to_string()))?
+        // The lanes and the connection that writes their frames.
+        .executor(Crew::new(|task| drop(tokio::spawn(task))))
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .connect_with_connector(connector)
         .await
@@ -189,13 +192,35 @@ struct LaneFrames {
     builder: BatchBuilder,
     dialect: Dialect,
     taken: VecDeque<Outgoing>,
+    /// Whether several messages went into the last frame. More of them are on their way then.
+    is_busy: bool,
+    /// While others may still add to the next frame.
+    patience: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl LaneFrames {
     fn new(inner: Arc<Inner>, link: Arc<Link>, lane: Lane, number: u64, hello: Bytes) -> Self {
         let dialect = link.dialect();
         let builder = BatchBuilder::new(dialect);
-        Self { inner, link, lane, number, hello: Some(hello), builder, dialect, taken: VecDeque::new() }
+        let (hello, taken) = (Some(hello), VecDeque::new());
+        let (is_busy, patience) = (false, None);
+        Self { inner, link, lane, number, hello, builder, dialect, taken, is_busy, patience }
+    }
+
+    /// Waits for the messages of the next frame. On a lane with many senders the first of them would travel alone, and the
+    /// others right behind it; so whoever has something to do on this thread does it first.
+    fn poll_take(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.patience.is_none() {
+            ready!(self.link.poll_any(self.lane, self.number, context));
+            self.patience = self.is_busy.then(|| Box::pin(tokio::task::yield_now()) as _);
+        }
+        if let Some(patience) = &mut self.patience {
+            ready!(patience.as_mut().poll(context));
+            self.patience = None;
+        }
+        self.link.take(self.lane, self.number, BATCH_MESSAGES_SENT_MAX, &mut self.taken);
+        self.is_busy = self.taken.len() > 1;
+        Poll::Ready(())
     }
 
     /// Makes one frame of what was taken, and puts back what did not fit.
@@ -266,8 +291,7 @@ impl Stream for LaneFrames {
             return Poll::Ready(Some(hello));
         }
         loop {
-            let max = BATCH_MESSAGES_SENT_MAX;
-            ready!(this.link.poll_take(this.lane, this.number, max, &mut this.taken, context));
+            ready!(this.poll_take(context));
             if this.taken.is_empty() {
                 return Poll::Ready(None);
             }

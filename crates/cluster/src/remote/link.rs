@@ -234,26 +234,25 @@ impl Link {
         self.close(number).unwrap_or_default()
     }
 
-    /// Takes up to `max` messages of a lane for connection `number`. Ready and empty when that connection is over.
-    pub(super) fn poll_take(
-        &self,
-        lane: Lane,
-        number: u64,
-        max: usize,
-        taken: &mut VecDeque<Outgoing>,
-        context: &Context<'_>,
-    ) -> Poll<()> {
+    /// Waits until there is a message in a lane for connection `number`, or until that connection is over.
+    pub(super) fn poll_any(&self, lane: Lane, number: u64, context: &Context<'_>) -> Poll<()> {
+        let mut state = lock(&self.lane(lane).state);
+        if state.connection != number || !state.queue.is_empty() {
+            return Poll::Ready(());
+        }
+        match &mut state.reader {
+            Some(reader) => reader.clone_from(context.waker()),
+            reader => *reader = Some(context.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// Takes up to `max` messages of a lane for connection `number`, if that is not over.
+    pub(super) fn take(&self, lane: Lane, number: u64, max: usize, taken: &mut VecDeque<Outgoing>) {
         let queue = self.lane(lane);
         let mut state = lock(&queue.state);
         if state.connection != number {
-            return Poll::Ready(());
-        }
-        if state.queue.is_empty() {
-            match &mut state.reader {
-                Some(reader) => reader.clone_from(context.waker()),
-                reader => *reader = Some(context.waker().clone()),
-            }
-            return Poll::Pending;
+            return;
         }
         let count = max.min(state.queue.len());
         let LaneState { queue: waiting, bytes, .. } = &mut *state;
@@ -263,7 +262,6 @@ impl Link {
         }
         drop(state);
         queue.room.notify_waiters();
-        Poll::Ready(())
     }
 
     /// Puts back what did not fit into a frame. Gives it back when the connection is over.

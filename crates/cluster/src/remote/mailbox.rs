@@ -12,8 +12,13 @@ use super::process::{Letter, SystemMessage};
 pub(super) struct Mailbox {
     letters: VecDeque<Letter>,
     bytes: usize,
-    system: VecDeque<SystemMessage>,
+    /// Most actors have none in all their life.
+    system: Option<Box<SystemQueue>>,
 }
+
+/// What overtakes letters.
+#[derive(Debug, Default)]
+struct SystemQueue(VecDeque<SystemMessage>);
 
 impl Mailbox {
     /// Swaps the letters that wait into `taken`, which must be empty.
@@ -24,15 +29,15 @@ impl Mailbox {
 
     /// The next thing that overtakes letters.
     pub(super) fn take_system(&mut self) -> Option<SystemMessage> {
-        self.system.pop_front()
+        self.system.as_mut()?.0.pop_front()
     }
 
     pub(super) fn has_system(&self) -> bool {
-        !self.system.is_empty()
+        self.system.as_ref().is_some_and(|system| !system.0.is_empty())
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.letters.is_empty() && self.system.is_empty()
+        self.letters.is_empty() && !self.has_system()
     }
 
     /// Takes letters from the front of `letters`, as many as there is room for.
@@ -59,11 +64,12 @@ impl Mailbox {
 
     pub(super) fn tell(&mut self, message: SystemMessage) {
         // Beyond the bound only what ends the actor gets through; the rest is a peer's flood.
-        if self.system.len() < SYSTEM_MAX || message == SystemMessage::Stop {
+        let SystemQueue(system) = &mut **self.system.get_or_insert_default();
+        if system.len() < SYSTEM_MAX || message == SystemMessage::Stop {
             if message == SystemMessage::Stop {
-                self.system.retain(|waiting| *waiting != SystemMessage::Stop);
+                system.retain(|waiting| *waiting != SystemMessage::Stop);
             }
-            self.system.push_back(message);
+            system.push_back(message);
         }
     }
 }

@@ -1,33 +1,27 @@
 //! A message on its way: encoded once by whoever sends it, decoded once by whoever reads it.
 
-use std::any::TypeId;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Name;
 use synod_wire::{Payload, PayloadError, Serializer, payload};
 
 use super::pid::Pid;
+use crate::numbers::NumberHasher;
 
 /// The full name of a message type. Cheap to copy.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeName(Arc<str>);
 
 impl TypeName {
-    /// The name of `M`. The first call per type spells it, later ones share it.
+    /// The name of `M`. The first call per type and thread spells it, later ones share it.
     #[must_use]
-    pub fn of<M: Name + 'static>() -> Self {
-        static NAMES: OnceLock<RwLock<HashMap<TypeId, TypeName>>> = OnceLock::new();
-        let names = NAMES.get_or_init(RwLock::default);
-        let key = TypeId::of::<M>();
-        if let Some(name) = names.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return name.clone();
-        }
-        let name = Self(Arc::from(M::full_name()));
-        names.write().unwrap_or_else(PoisonError::into_inner).insert(key, name.clone());
-        name
+    pub fn of<M: Name>() -> Self {
+        with_name_of::<M, _>(Self::clone)
     }
 
     /// The name as text.
@@ -35,6 +29,18 @@ impl TypeName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Looks at the name of `M`, which is spelled once per thread: to put it together allocates.
+fn with_name_of<M: Name, T>(look: impl FnOnce(&TypeName) -> T) -> T {
+    thread_local! {
+        static NAMES: RefCell<HashMap<usize, TypeName, BuildHasherDefault<NumberHasher>>> = RefCell::default();
+    }
+    let spell: fn() -> String = M::full_name;
+    NAMES.with_borrow_mut(|names| {
+        // Types that share the function share the name.
+        look(names.entry(spell as usize).or_insert_with(|| TypeName(Arc::from(spell()))))
+    })
 }
 
 impl From<&str> for TypeName {
@@ -109,9 +115,8 @@ impl Message {
     #[must_use]
     pub fn is<M: Name>(&self) -> bool {
         let name = self.type_name.as_str();
-        // Others are mostly told by their end, without putting the full name together. That is more than package and
-        // name for messages that are declared inside others.
-        name.ends_with(M::NAME) && name == M::full_name()
+        // Others are mostly told by their end, which is known without looking anything up.
+        name.ends_with(M::NAME) && with_name_of::<M, _>(|known| known.as_str() == name)
     }
 
     /// The content, if it is an `M`.

@@ -17,7 +17,7 @@ use super::counters::add;
 use super::link::{Lane, Link, Outgoing};
 use super::message::Message;
 use super::pid::Pid;
-use super::process::{Letter, SystemMessage};
+use super::process::{Letter, Process, ProcessEnded, SystemMessage};
 use super::{Inner, SendError, SystemKind, Told, Unsent};
 use crate::lock;
 
@@ -28,14 +28,33 @@ impl Inner {
         target: &Pid,
         message: Message,
     ) -> Result<(), SendError> {
-        self.try_send(lane, target, message).map_err(|unsent| match unsent {
+        self.try_send(lane, target, message).map_err(|unsent| self.unsent(target, unsent))
+    }
+
+    fn unsent(&self, target: &Pid, unsent: Unsent) -> SendError {
+        match unsent {
             Unsent::Failed(error) => error,
             Unsent::Full(message) => {
                 let reason = DeadLetterReason::QueueFull;
                 self.count_dead_letter(target, &message, &reason);
                 SendError::Refused { target: target.clone(), reason }
             }
-        })
+        }
+    }
+
+    /// As [`send`](Self::send), by somebody who waits for the answer.
+    pub(super) fn send_and_wait(
+        self: &Arc<Self>,
+        lane: Lane,
+        target: &Pid,
+        message: Message,
+    ) -> Result<(), SendError> {
+        if target.address() != &*self.address {
+            return self.send(lane, target, message);
+        }
+        let delivered =
+            self.deliver_local(target, message, |process, letters| process.deliver_and_wait(letters));
+        delivered.map_err(|unsent| self.unsent(target, unsent))
     }
 
     pub(super) fn try_send(
@@ -45,7 +64,7 @@ impl Inner {
         message: Message,
     ) -> Result<(), Unsent> {
         if target.address() == &*self.address {
-            return self.deliver_local(target, message);
+            return self.deliver_local(target, message, |process, letters| process.deliver(letters));
         }
         if *self.shutdown.borrow() {
             return Err(Unsent::Failed(SendError::ShutDown));
@@ -53,7 +72,12 @@ impl Inner {
         self.send_out(Outgoing { lane, target: target.clone(), message, resent: false })
     }
 
-    fn deliver_local(self: &Arc<Self>, target: &Pid, message: Message) -> Result<(), Unsent> {
+    fn deliver_local(
+        self: &Arc<Self>,
+        target: &Pid,
+        message: Message,
+        deliver: impl FnOnce(&dyn Process, &mut VecDeque<Letter>) -> Result<(), ProcessEnded>,
+    ) -> Result<(), Unsent> {
         let kind = SystemKind::of(message.type_name.as_str());
         if kind != SystemKind::User {
             if self.deliver_system(target, kind, &message) {
@@ -67,7 +91,7 @@ impl Inner {
             return Ok(());
         };
         let mut letters = VecDeque::from([Letter { request_id: target.request_id(), message }]);
-        let delivered = process.deliver(&mut letters);
+        let delivered = deliver(&*process, &mut letters);
         match (delivered, letters.pop_front()) {
             (_, None) => Ok(()),
             (Ok(()), Some(letter)) => Err(Unsent::Full(letter.message)),

@@ -51,6 +51,15 @@ pub trait Process: Send + Sync {
     /// [`ProcessEnded`] when it takes none any more, now or later.
     fn deliver(&self, letters: &mut VecDeque<Letter>) -> Result<(), ProcessEnded>;
 
+    /// As [`deliver`](Self::deliver), by somebody who has time for what comes of it. A process may use that time, but not
+    /// much of it.
+    ///
+    /// # Errors
+    /// As [`deliver`](Self::deliver).
+    fn deliver_and_wait(&self, letters: &mut VecDeque<Letter>) -> Result<(), ProcessEnded> {
+        self.deliver(letters)
+    }
+
     /// Tells it something about itself. What means nothing to it is ignored.
     ///
     /// # Errors

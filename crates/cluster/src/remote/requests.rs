@@ -6,6 +6,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::hash::BuildHasherDefault;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -16,6 +17,7 @@ use super::message::Message;
 use super::pid::Pid;
 use super::process::{Letter, Process, ProcessEnded, SystemMessage};
 use crate::lock;
+use crate::numbers::NumberHasher;
 
 /// A request failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -59,9 +61,12 @@ pub(super) type Answer = Result<Message, NoSuchTarget>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoSuchTarget;
 
+/// By number, which this node counts up.
+type Waiting = HashMap<u32, oneshot::Sender<Answer>, BuildHasherDefault<NumberHasher>>;
+
 /// The process behind `future$1`.
 pub(super) struct PendingRequests {
-    shards: [Mutex<HashMap<u32, oneshot::Sender<Answer>>>; SHARDS],
+    shards: [Mutex<Waiting>; SHARDS],
     next: AtomicU32,
     len: AtomicUsize,
     max: usize,
@@ -109,7 +114,7 @@ impl PendingRequests {
         self.len.load(Ordering::Relaxed)
     }
 
-    const fn shard(&self, id: u32) -> &Mutex<HashMap<u32, oneshot::Sender<Answer>>> {
+    const fn shard(&self, id: u32) -> &Mutex<Waiting> {
         &self.shards[id as usize % SHARDS]
     }
 }

@@ -4,13 +4,13 @@
 //! the end, one DisconnectRequest or an error; anything else would make a Go node drop the connection, and an end
 //! without either would make it lose everything it sends from then on.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -33,12 +33,13 @@ use tonic::server::StreamingService;
 
 use super::codec::FrameCodec;
 use super::counters::add;
+use super::crew::Crew;
 use super::detach::detach;
 use super::link::Link;
 use super::message::{Message, TypeName};
 use super::network::Listener;
 use super::pid::Pid;
-use super::process::{Letter, Process};
+use super::process::{Letter, Process, ProcessEnded};
 use super::socket::{Established, Socket};
 use super::{Inner, SystemKind, shut_down};
 
@@ -67,22 +68,31 @@ pub(super) async fn accept(inner: Arc<Inner>, mut listener: Listener) {
         };
         let counters = Arc::clone(&inner.counters);
         match Socket::inbound(stream, counters, inner.config.handshake_timeout, place) {
-            Ok(socket) => inner.spawn(serve_connection(Arc::clone(&inner), socket, peer)),
+            Ok(socket) => {
+                // The connection and the readers of its streams: each frame concerns both.
+                let tasks = Arc::clone(&inner);
+                let crew = Crew::new(move |task| tasks.spawn(task));
+                crew.join(serve_connection(Arc::clone(&inner), crew.clone(), socket, peer));
+            }
             Err(error) => tracing::debug!(%error, %peer, "a connection was gone before it was served"),
         }
     }
 }
 
-async fn serve_connection(inner: Arc<Inner>, socket: Socket, peer: String) {
+async fn serve_connection(inner: Arc<Inner>, crew: Crew, socket: Socket, peer: String) {
     let established = socket.established();
     let progress = established.clone();
     let mut shutdown = inner.shutdown.subscribe();
     let connection_inner = Arc::clone(&inner);
     let connection_peer: Arc<str> = Arc::from(peer.as_str());
     let service = service_fn(move |request: Request<Incoming>| {
-        let inner = Arc::clone(&connection_inner);
-        let (established, peer) = (established.clone(), Arc::clone(&connection_peer));
-        async move { Ok::<_, Infallible>(answer(inner, established, peer, request.map(Body::new)).await) }
+        let receive = Receive {
+            inner: Arc::clone(&connection_inner),
+            crew: crew.clone(),
+            established: established.clone(),
+            peer: Arc::clone(&connection_peer),
+        };
+        async move { Ok::<_, Infallible>(answer(receive, request.map(Body::new)).await) }
     });
     let mut connection = std::pin::pin!(
         hyper::server::conn::http2::Builder::new(TokioExecutor::new())
@@ -113,30 +123,26 @@ async fn serve_connection(inner: Arc<Inner>, socket: Socket, peer: String) {
     }
 }
 
-async fn answer(
-    inner: Arc<Inner>,
-    established: Established,
-    peer: Arc<str>,
-    request: Request<Body>,
-) -> Response<Body> {
+async fn answer(receive: Receive, request: Request<Body>) -> Response<Body> {
     if request.uri().path() != names::RECEIVE_METHOD {
-        if let Some(service) = inner.service_for(request.uri().path()) {
+        if let Some(service) = receive.inner.service_for(request.uri().path()) {
             // Whoever calls a service says who it is in its own way.
-            established.set();
+            receive.established.set();
             return service.call(request).await;
         }
-        inner.refuse(&peer, &format!("a call of {}; it was refused", request.uri().path()));
+        receive.inner.refuse(&receive.peer, &format!("a call of {}; it was refused", request.uri().path()));
         return Status::unimplemented("this node does not serve that").into_http();
     }
     tonic::server::Grpc::new(FrameCodec)
         .max_decoding_message_size(FRAME_BYTES_RECEIVED_MAX)
         .accept_compressed(CompressionEncoding::Gzip)
-        .streaming(Receive { inner, established, peer }, request)
+        .streaming(receive, request)
         .await
 }
 
 struct Receive {
     inner: Arc<Inner>,
+    crew: Crew,
     established: Established,
     peer: Arc<str>,
 }
@@ -159,7 +165,7 @@ impl StreamingService<Bytes> for Receive {
             type_names: HashMap::new(),
             letters: VecDeque::new(),
         };
-        self.inner.spawn(reader.run());
+        self.crew.join(reader.run());
         Box::pin(std::future::ready(Ok(tonic::Response::new(Answers(answers)))))
     }
 }
@@ -257,11 +263,15 @@ impl StreamReader {
             self.inner.heard(&link.authority);
         }
         let mut shutdown = self.inner.shutdown.subscribe();
+        let mut shut_down = std::pin::pin!(shut_down(&mut shutdown));
         let mut useless = 0;
         loop {
+            // In this order: the end of the node is looked for only when there is nothing to read, and a peer cannot send
+            // so fast that this never happens.
             let next = tokio::select! {
+                biased;
                 next = self.frames.message() => next,
-                () = shut_down(&mut shutdown) => return self.say_goodbye().await,
+                () = &mut shut_down => return self.say_goodbye().await,
             };
             let frame = match next {
                 Ok(Some(frame)) => frame,
@@ -330,8 +340,9 @@ impl StreamReader {
             }
             add(&inner.counters.messages_received, batch.len());
         }
-        let mut group = Group::default();
+        let mut group = Group::new();
         let mut sender: Option<(PidRef<'_>, Pid)> = None;
+        let mut last_headers = None;
         let mut last_type: Option<(&str, TypeName, SystemKind)> = None;
         for envelope in batch.envelopes(&inner.address) {
             let envelope = match envelope {
@@ -358,7 +369,8 @@ impl StreamReader {
                     (name, system)
                 }
             };
-            let message = message(&envelope, type_name, &mut sender);
+            let headers = envelope.headers.map(|headers| headers_of(headers, &mut last_headers));
+            let message = Message { headers, ..message(&envelope, type_name, &mut sender) };
             if envelope.target.address != &*inner.address {
                 let target = Pid::from(envelope.target);
                 inner.refuse(&self.peer, "a message for another node; it became a dead letter");
@@ -408,8 +420,9 @@ impl StreamReader {
 }
 
 /// Letters in a row for one target.
-#[derive(Default)]
 pub(super) struct Group<'a> {
+    /// When its batch came. For a while the reader has time for what comes of the letters.
+    began: Instant,
     target: Option<&'a str>,
     process: Option<Arc<dyn Process>>,
     /// Targets of the same batch that have used up the patience for a full mailbox, and are not waited for again.
@@ -417,6 +430,10 @@ pub(super) struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
+    fn new() -> Self {
+        Self { began: Instant::now(), target: None, process: None, stuck: Vec::new() }
+    }
+
     fn is_for(&self, target: &str) -> bool {
         self.target.is_some_and(|current| same_text(current, target))
     }
@@ -424,6 +441,16 @@ impl<'a> Group<'a> {
     fn aim(&mut self, target: &'a str, inner: &Inner) {
         self.target = Some(target);
         self.process = inner.processes.find(target);
+    }
+
+    fn deliver(&self, process: &dyn Process, letters: &mut VecDeque<Letter>) -> Result<(), ProcessEnded> {
+        // Most turns of grains take less than to get somebody else to do them. Those that take longer are not all waited
+        // for: there may be other processors for them, and the rest of the batch has waited long enough.
+        if self.began.elapsed() < BATCH_TIME {
+            process.deliver_and_wait(letters)
+        } else {
+            process.deliver(letters)
+        }
     }
 }
 
@@ -446,7 +473,7 @@ impl Inner {
         detach(letters, frame_bytes);
         let reason = match &group.process {
             None => DeadLetterReason::NoSuchActor,
-            Some(process) => match process.deliver(letters) {
+            Some(process) => match group.deliver(&**process, letters) {
                 Err(_) => DeadLetterReason::NoSuchActor,
                 Ok(()) if letters.is_empty() => return,
                 Ok(()) => {
@@ -517,9 +544,19 @@ fn message<'a>(
         serializer: envelope.serializer,
         payload: envelope.payload.clone(),
         sender,
-        headers: envelope.headers.map(|headers| Arc::new(headers.clone())),
+        headers: None,
     }
 }
+
+/// Headers that are the same entry of a batch as the last ones are shared.
+fn headers_of<'a>(headers: &'a Headers, last: &mut Option<(&'a Headers, Arc<Headers>)>) -> Arc<Headers> {
+    match last {
+        Some((known, shared)) if std::ptr::eq(*known, headers) => Arc::clone(shared),
+        _ => Arc::clone(&last.insert((headers, Arc::new(headers.clone()))).1),
+    }
+}
+
+type Headers = BTreeMap<String, String>;
 
 /// An answer of a peer that took a PID for an id. What it answers is being sent again in its own dialect.
 fn is_misread_dead_letter(message: &Message) -> bool {
@@ -534,6 +571,8 @@ fn same_text(a: &str, b: &str) -> bool {
     std::ptr::eq(a, b) || a == b
 }
 
+/// How long the reader of a stream lets actors work in its own time, per batch.
+const BATCH_TIME: Duration = Duration::from_micros(500);
 /// What may be unread on one stream before its peer has to wait.
 const STREAM_WINDOW_BYTES: u32 = 2 << 20;
 /// What may be unread on all streams of a connection together. A full user lane leaves room for the control lane.

@@ -1,13 +1,19 @@
-//! The tasks of actors at work: counted, and cut off when the node ends.
+//! The bursts of work of actors: counted, and cut off when the node ends.
 //!
 //! There is one for every burst of messages, so they are not kept in a set: starting and ending one costs a counter each.
+//!
+//! Work has a task of its own, so that actors work side by side. There is one exception: whoever does nothing but wait for
+//! the outcome may as well [begin](Inner::work_here) the work itself. Most turns of grains end without having waited for
+//! anything, and then nobody was woken and no task was made; the others go on in a task.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 
+use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
@@ -61,18 +67,58 @@ impl Works {
 impl Inner {
     /// Runs the work of an actor, which ends with the node.
     pub(super) fn work(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
-        // Behind a pointer, since a task would hold it twice: as it came, and as it runs.
-        let work = Box::pin(work);
-        self.works.running.fetch_add(1, Ordering::SeqCst);
-        let counted = Counted(Arc::clone(self));
         // Its end is counted, not awaited.
-        drop(self.works.runtime.spawn(until_cut(counted, work)));
+        drop(self.works.runtime.spawn(self.until_cut(work)));
+    }
+
+    /// Runs the work of an actor as far as it goes without waiting, and the rest as [`work`](Self::work) does. Only if
+    /// [`may_work_here`].
+    pub(super) fn work_here(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+        let mut work = Box::pin(self.until_cut(work));
+        // Whoever calls may live in another runtime, or in none.
+        let _entered = self.works.runtime.enter();
+        let _here = WorksHere::begin();
+        // Nobody needs to be woken: what is not ready is polled again, by its task.
+        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            drop(self.works.runtime.spawn(work));
+        }
     }
 
     /// Whether the node is over for actors.
     pub(super) fn is_cut(&self) -> bool {
         self.works.is_cut.load(Ordering::Relaxed)
     }
+
+    fn until_cut<F: Future<Output = ()>>(self: &Arc<Self>, work: F) -> UntilCut<F> {
+        self.works.running.fetch_add(1, Ordering::SeqCst);
+        UntilCut { work: Some(work), cut: None, counted: Counted(Arc::clone(self)) }
+    }
+}
+
+/// Whether this thread may begin the work of an actor in its own time. Work that begins other work leaves that to tasks: a
+/// chain of actors would be as deep as the stack otherwise.
+pub(super) fn may_work_here() -> bool {
+    !WORKS_HERE.get()
+}
+
+/// Notes that this thread is at work, until it is dropped.
+struct WorksHere;
+
+impl WorksHere {
+    fn begin() -> Self {
+        WORKS_HERE.set(true);
+        Self
+    }
+}
+
+impl Drop for WorksHere {
+    fn drop(&mut self) {
+        WORKS_HERE.set(false);
+    }
+}
+
+thread_local! {
+    static WORKS_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Counts its end.
@@ -87,23 +133,34 @@ impl Drop for Counted {
     }
 }
 
-/// Does the work, unless the node ends before.
-async fn until_cut(counted: Counted, mut work: Pin<Box<impl Future<Output = ()>>>) {
-    let works = &counted.0.works;
-    // Only once it has to wait: most work never does.
-    let mut cut: Option<Pin<Box<OwnedNotified>>> = None;
-    std::future::poll_fn(|context| {
-        if works.is_cut.load(Ordering::Relaxed) || work.as_mut().poll(context).is_ready() {
-            return Poll::Ready(());
+pin_project! {
+    /// Does the work, unless the node ends before.
+    struct UntilCut<F> {
+        #[pin]
+        work: Option<F>,
+        // Only once it has to wait: most work never does.
+        cut: Option<Pin<Box<OwnedNotified>>>,
+        // Last, so that the work is gone before its end is counted, with everything that it holds.
+        counted: Counted,
+    }
+}
+
+impl<F: Future<Output = ()>> Future for UntilCut<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let works = &this.counted.0.works;
+        let mut is_over = works.is_cut.load(Ordering::Relaxed)
+            || this.work.as_mut().as_pin_mut().is_none_or(|work| work.poll(context).is_ready());
+        if !is_over {
+            let cut = this.cut.get_or_insert_with(|| Box::pin(Arc::clone(&works.cut).notified_owned()));
+            is_over = cut.as_mut().poll(context).is_ready() || works.is_cut.load(Ordering::SeqCst);
         }
-        let cut = cut.get_or_insert_with(|| Box::pin(Arc::clone(&works.cut).notified_owned()));
-        if cut.as_mut().poll(context).is_ready() || works.is_cut.load(Ordering::SeqCst) {
-            return Poll::Ready(());
+        if !is_over {
+            return Poll::Pending;
         }
-        Poll::Pending
-    })
-    .await;
-    // Gone before its end is counted, with everything that it holds.
-    drop(cut);
-    drop(work);
+        this.work.set(None);
+        Poll::Ready(())
+    }
 }

@@ -47,8 +47,11 @@ async fn a_peer_that_never_reads_fills_its_own_queue_and_no_other() {
         match node.remote.send(&sink, text(&body(taken))) {
             Ok(()) => taken += 1,
             Err(error) => {
-                // What fits into the connection's buffers is still on its way there.
-                tokio::task::yield_now().await;
+                // What fits into the connection's buffers is still on its way there, and a busy lane takes its time to fill
+                // its frames.
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
                 if node.remote.association(&slow).1 == LANE_MAX {
                     break error;
                 }

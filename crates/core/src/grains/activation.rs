@@ -34,8 +34,8 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::iter;
 use core::time::Duration;
-use core::{iter, mem};
 
 use super::identity::ClusterIdentity;
 use super::pid::ActorPid;
@@ -65,7 +65,9 @@ pub struct VirtualActorRegistry<R> {
     kinds: BTreeMap<String, GrainKindConfig>,
     own: GrainHost,
     history: RosterHistory,
-    entries: BTreeMap<ClusterIdentity, Entry<R>>,
+    entries: BTreeMap<ClusterIdentity, Entry>,
+    /// Requests that wait for the end of the start, or for the start after the end. Few grains have any.
+    waiters: BTreeMap<ClusterIdentity, Vec<R>>,
     running: BTreeMap<String, usize>,
     /// When to look whether a grain is idle; each time stands in its entry, too.
     idle: BTreeSet<(TimerInstant, ClusterIdentity)>,
@@ -88,11 +90,9 @@ pub struct VirtualActorRegistry<R> {
 }
 
 #[derive(Clone, Debug)]
-struct Entry<R> {
+struct Entry {
     activation: ActivationId,
     state: State,
-    /// Requests that wait for the end of the start, or for the start after the end.
-    waiters: Vec<R>,
 }
 
 /// What a grain waits for, beside being idle.
@@ -147,6 +147,7 @@ impl<R> VirtualActorRegistry<R> {
             own,
             history: RosterHistory::new(config.handover_window),
             entries: BTreeMap::new(),
+            waiters: BTreeMap::new(),
             idle: BTreeSet::new(),
             alarms: DeadlineQueue::new(),
             snapshots: SnapshotStore::new(config.snapshot_bytes_max, config.snapshots_bytes_max),
@@ -182,16 +183,17 @@ impl<R> VirtualActorRegistry<R> {
             out.refuse(asker, grain, refusal);
             return self.finish(out);
         }
-        match self.entries.get_mut(grain) {
-            Some(entry) if entry.waiters.len() < self.config.waiters_max => entry.waiters.push(asker),
-            Some(_) => {
-                let max = self.config.waiters_max;
+        if self.entries.contains_key(grain) {
+            let max = self.config.waiters_max;
+            let waiters = self.waiters.entry(grain.clone()).or_default();
+            if waiters.len() < max {
+                waiters.push(asker);
+            } else {
                 out.refuse(asker, grain, ActivationRefusal::TooManyWaiters { grain: grain.clone(), max });
             }
-            None => {
-                self.forget(now);
-                self.start(grain, [asker].into(), now, &mut out);
-            }
+        } else {
+            self.forget(now);
+            self.start(grain, [asker].into(), now, &mut out);
         }
         self.finish(out)
     }
@@ -232,7 +234,7 @@ impl<R> VirtualActorRegistry<R> {
             ActivationEvent::Activated { grain: grain_name, pid: pid_name, activation }
         });
         entry.state = State::Active { pid: pid.clone(), last_seen: now, turns: 0, restored, alarm: None };
-        let waiters = mem::take(&mut entry.waiters);
+        let waiters = self.take_waiters(grain);
         match allowed {
             Ok(()) => {
                 for to in waiters {
@@ -264,8 +266,9 @@ impl<R> VirtualActorRegistry<R> {
         let is_starting = self.entries.get(grain).is_some_and(|entry| {
             entry.activation == activation && matches!(entry.state, State::Spawning { .. })
         });
-        if is_starting && let Some(entry) = self.entries.remove(grain) {
-            for waiter in entry.waiters {
+        if is_starting {
+            self.entries.remove(grain);
+            for waiter in self.take_waiters(grain) {
                 let (grain_name, reason) = (grain.clone(), reason.into());
                 out.refuse(waiter, grain, ActivationRefusal::SpawnFailed { grain: grain_name, reason });
             }
@@ -319,7 +322,8 @@ impl<R> VirtualActorRegistry<R> {
             return self.finish(out);
         }
         self.watch_idle_no_more(grain);
-        let Some(Entry { state, waiters, .. }) = self.entries.remove(grain) else { return self.finish(out) };
+        let Some(Entry { state, .. }) = self.entries.remove(grain) else { return self.finish(out) };
+        let waiters = self.take_waiters(grain);
         if let Some(running) = self.running.get_mut(grain.kind()) {
             *running = running.saturating_sub(1);
         }
@@ -499,8 +503,20 @@ impl<R> VirtualActorRegistry<R> {
         }
         self.strays.remove(grain);
         let state = State::Spawning { restored: snapshot.as_ref().map(|snapshot| snapshot.version) };
-        self.entries.insert(grain.clone(), Entry { activation, state, waiters });
+        self.enter(grain, Entry { activation, state }, waiters);
         out.commands.push(ActivationCommand::Spawn { grain: grain.clone(), activation, snapshot });
+    }
+
+    fn enter(&mut self, grain: &ClusterIdentity, entry: Entry, waiters: Vec<R>) {
+        self.entries.insert(grain.clone(), entry);
+        if !waiters.is_empty() {
+            self.waiters.insert(grain.clone(), waiters);
+        }
+    }
+
+    /// Who waits for `grain`; each of them is to be answered.
+    fn take_waiters(&mut self, grain: &ClusterIdentity) -> Vec<R> {
+        self.waiters.remove(grain).unwrap_or_default()
     }
 
     /// Begins to stop an activation. Harmless unless it is active.

@@ -154,6 +154,8 @@ struct Entry {
     pid: ActorPid,
     member: GossipMemberId,
     last_use: u64,
+    /// Where it stands in `recency`: its last use, or an earlier one.
+    place: u64,
 }
 
 impl PidCache {
@@ -183,14 +185,15 @@ impl PidCache {
     ) -> PidCacheOutcome {
         let mut out = self.expire(now);
         let last_use = self.next_use();
-        if let Some(known) = self.entries.insert(grain.clone(), Entry { pid, member, last_use }) {
-            self.recency.remove(&known.last_use);
+        if let Some(known) =
+            self.entries.insert(grain.clone(), Entry { pid, member, last_use, place: last_use })
+        {
+            self.recency.remove(&known.place);
         }
         self.recency.insert(last_use, grain.clone());
         self.expiry.set(grain, now + self.config.ttl);
         while self.entries.len() > self.config.capacity {
-            let Some((_, oldest)) = self.recency.first_key_value() else { break };
-            let oldest = oldest.clone();
+            let Some(oldest) = self.oldest() else { break };
             self.drop_entry(&oldest, PidDropReason::Evicted, &mut out);
         }
         self.finish(out)
@@ -202,8 +205,6 @@ impl PidCache {
         let out = self.expire(now);
         let last_use = self.next_use();
         let pid = self.entries.get_mut(grain).map(|entry| {
-            self.recency.remove(&entry.last_use);
-            self.recency.insert(last_use, grain.clone());
             entry.last_use = last_use;
             entry.pid.clone()
         });
@@ -285,6 +286,21 @@ impl PidCache {
         self.uses
     }
 
+    /// The entry that was not used for the longest time.
+    fn oldest(&mut self) -> Option<ClusterIdentity> {
+        // A use does not move an entry; that is made up for here, for those that come first. No other can be older than one
+        // that stands where it belongs.
+        loop {
+            let (place, grain) = self.recency.pop_first()?;
+            let Some(entry) = self.entries.get_mut(&grain) else { continue };
+            entry.place = entry.last_use;
+            self.recency.insert(entry.place, grain.clone());
+            if entry.place == place {
+                return Some(grain);
+            }
+        }
+    }
+
     fn expire(&mut self, now: TimerInstant) -> PidCacheOutcome {
         let mut out = PidCacheOutcome::default();
         while let Some(grain) = self.expiry.pop_due(now) {
@@ -310,8 +326,8 @@ impl PidCache {
     }
 
     fn drop_entry(&mut self, grain: &ClusterIdentity, reason: PidDropReason, out: &mut PidCacheOutcome) {
-        let Some(Entry { pid, last_use, .. }) = self.entries.remove(grain) else { return };
-        self.recency.remove(&last_use);
+        let Some(Entry { pid, place, .. }) = self.entries.remove(grain) else { return };
+        self.recency.remove(&place);
         self.expiry.clear(grain);
         self.counts.drops += 1;
         if out.dropped.len() < DROPS_TOLD_MAX {

@@ -23,12 +23,11 @@ pub use outcome::{
 };
 pub use schema::shared_schema;
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use super::identity::{ClusterIdentity, GrainKey};
 use super::pid::ActorPid;
-use crate::deadline::DeadlineQueue;
 use crate::id::Authority;
 use crate::outbound::OverflowPolicy;
 use crate::time::TimerInstant;
@@ -47,9 +46,10 @@ pub struct GrainRpcRouter {
     schemas: SchemaTable,
     calls: BTreeMap<CorrelationId, Call>,
     lanes: BTreeMap<GrainKey, Lane>,
-    deadlines: DeadlineQueue<CorrelationId>,
-    /// The end of an attempt, or of the pause before the next.
-    alarms: DeadlineQueue<CorrelationId>,
+    /// In order of time. Each time stands in its call, too.
+    deadlines: BTreeSet<(TimerInstant, CorrelationId)>,
+    /// The end of an attempt, or of the pause before the next, likewise.
+    alarms: BTreeSet<(TimerInstant, CorrelationId)>,
     last_correlation: u64,
     stride: u64,
     counts: CallCounts,
@@ -69,6 +69,7 @@ struct Call {
     grain: ClusterIdentity,
     accepted_at: TimerInstant,
     deadline: TimerInstant,
+    alarm: Option<TimerInstant>,
     schema_min: u32,
     retry: RetryPolicy,
     once: bool,
@@ -98,8 +99,8 @@ impl GrainRpcRouter {
             config,
             calls: BTreeMap::new(),
             lanes: BTreeMap::new(),
-            deadlines: DeadlineQueue::new(),
-            alarms: DeadlineQueue::new(),
+            deadlines: BTreeSet::new(),
+            alarms: BTreeSet::new(),
             last_correlation: 0,
             stride: 1,
             counts: CallCounts::default(),
@@ -222,7 +223,7 @@ impl GrainRpcRouter {
     pub fn expire(&mut self, now: TimerInstant) -> RouterOutcome {
         let mut out = RouterOutcome::default();
         // Where one of them frees a turn, `advance` passes over the others.
-        while let Some(correlation) = self.deadlines.pop_due(now) {
+        while let Some(correlation) = pop_due(&mut self.deadlines, now) {
             self.time_out(correlation, now, &mut out);
         }
         self.finish(out)
@@ -232,11 +233,16 @@ impl GrainRpcRouter {
     pub fn poll(&mut self, now: TimerInstant) -> RouterOutcome {
         let mut out = self.expire(now);
         let mut due = Vec::new();
-        while let Some(correlation) = self.alarms.pop_due(now) {
+        while let Some(correlation) = pop_due(&mut self.alarms, now) {
             due.push(correlation);
         }
         for correlation in due {
-            match self.calls.get(&correlation).map(|call| &call.phase) {
+            let call = self.calls.get_mut(&correlation);
+            let call = call.map(|call| {
+                call.alarm = None;
+                &call.phase
+            });
+            match call {
                 Some(Phase::Pausing) => self.attempt(correlation, now, &mut out),
                 Some(Phase::Resolving | Phase::Sent(_)) => {
                     self.fail(correlation, AttemptFailure::NoAnswer, now, &mut out);
@@ -293,7 +299,7 @@ impl GrainRpcRouter {
         let RouterConfig { concurrency_limit, queue_depth: depth, overflow, calls_max: max, .. } =
             self.config;
         // What is over makes room first.
-        while let Some(correlation) = self.deadlines.pop_due(now) {
+        while let Some(correlation) = pop_due(&mut self.deadlines, now) {
             self.time_out(correlation, now, out);
         }
         let (running, queued) = self.lane(&request.grain);
@@ -318,15 +324,23 @@ impl GrainRpcRouter {
     ) {
         let CallRequest { grain, deadline, schema_min, retry, once, .. } = request;
         self.counts.accepted += 1;
-        self.deadlines.set(&correlation, deadline);
-        self.lanes.entry(grain.key().clone()).or_default().queue.push_back(correlation);
-        let key = grain.key().clone();
+        self.deadlines.insert((deadline, correlation));
+        let lane = self.lanes.entry(grain.key().clone()).or_default();
+        // Mostly nobody is before it.
+        let has_turn = lane.queue.is_empty() && lane.running < self.config.concurrency_limit;
+        if has_turn {
+            lane.running += 1;
+        } else {
+            lane.queue.push_back(correlation);
+        }
         let retry = retry.unwrap_or(self.config.retry);
-        let (attempts, phase, schema) = (0, Phase::Waiting, None);
+        let (accepted_at, attempts, phase, schema, alarm) = (now, 0, Phase::Waiting, None, None);
         let call =
-            Call { grain, accepted_at: now, deadline, schema_min, retry, once, attempts, phase, schema };
+            Call { grain, accepted_at, deadline, alarm, schema_min, retry, once, attempts, phase, schema };
         self.calls.insert(correlation, call);
-        self.advance(&key, now, out);
+        if has_turn {
+            self.attempt(correlation, now, out);
+        }
     }
 
     /// Gives the next calls of a lane their turn, past those whose time is over, and forgets a lane without calls.
@@ -358,7 +372,7 @@ impl GrainRpcRouter {
         if call.attempts > 1 {
             self.counts.retries += 1;
         }
-        self.alarms.set(&correlation, now + self.config.attempt_timeout);
+        call.set_alarm(correlation, Some(now + self.config.attempt_timeout), &mut self.alarms);
         out.commands.push(RouterCommand::Resolve { correlation, grain: call.grain.clone() });
     }
 
@@ -400,7 +414,7 @@ impl GrainRpcRouter {
                 call.phase = Phase::Sent(pid.clone());
                 if call.once {
                     // No other attempt may follow, so this one has all the time that is left.
-                    self.alarms.clear(&correlation);
+                    call.set_alarm(correlation, None, &mut self.alarms);
                 }
                 let (deadline, remaining) = (call.deadline, call.deadline.saturating_since(now));
                 out.commands.push(RouterCommand::Send { correlation, pid, schema, deadline, remaining });
@@ -428,7 +442,7 @@ impl GrainRpcRouter {
         match pause.map(|pause| now + pause).filter(|at| *at < call.deadline) {
             Some(at) => {
                 call.phase = Phase::Pausing;
-                self.alarms.set(&correlation, at);
+                call.set_alarm(correlation, Some(at), &mut self.alarms);
                 let (grain, attempts) = (call.grain.clone(), call.attempts);
                 out.events.push(RouterEvent::Retrying { correlation, grain, attempts, failure, at });
             }
@@ -468,9 +482,10 @@ impl GrainRpcRouter {
 
     /// Takes a call out of everything and tells how it ended.
     fn remove(&mut self, correlation: CorrelationId, end: CallEnd, out: &mut RouterOutcome) {
-        let Some(Call { grain, phase, .. }) = self.calls.remove(&correlation) else { return };
-        self.deadlines.clear(&correlation);
-        self.alarms.clear(&correlation);
+        let Some(mut call) = self.calls.remove(&correlation) else { return };
+        self.deadlines.remove(&(call.deadline, correlation));
+        call.set_alarm(correlation, None, &mut self.alarms);
+        let Call { grain, phase, .. } = call;
         if let Some(lane) = self.lanes.get_mut(grain.key()) {
             match phase {
                 Phase::Waiting => lane.queue.retain(|waiting| *waiting != correlation),
@@ -499,9 +514,36 @@ impl GrainRpcRouter {
     }
 
     fn finish(&self, mut out: RouterOutcome) -> RouterOutcome {
-        out.wake_at = self.deadlines.next().into_iter().chain(self.alarms.next()).min();
+        let first = |times: &BTreeSet<(TimerInstant, CorrelationId)>| times.first().map(|(at, _)| *at);
+        out.wake_at = first(&self.deadlines).into_iter().chain(first(&self.alarms)).min();
         out
     }
+}
+
+impl Call {
+    /// Moves the alarm of this call, or ends it.
+    fn set_alarm(
+        &mut self,
+        own: CorrelationId,
+        at: Option<TimerInstant>,
+        alarms: &mut BTreeSet<(TimerInstant, CorrelationId)>,
+    ) {
+        if let Some(before) = self.alarm.take() {
+            alarms.remove(&(before, own));
+        }
+        if let Some(at) = at {
+            alarms.insert((at, own));
+            self.alarm = Some(at);
+        }
+    }
+}
+
+/// Takes the first whose time has come.
+fn pop_due(times: &mut BTreeSet<(TimerInstant, CorrelationId)>, now: TimerInstant) -> Option<CorrelationId> {
+    if times.first()?.0 > now {
+        return None;
+    }
+    times.pop_first().map(|(_, correlation)| correlation)
 }
 
 #[cfg(test)]

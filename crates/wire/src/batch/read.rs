@@ -57,7 +57,7 @@ impl ReceivedBatch {
             headers: Vec::new(),
         };
         let mut listener = Listener::default();
-        let mut headers = 0;
+        let mut headers = HeadersSeen::default();
         let mut fields = Fields(bytes);
         while let Some(field) = fields.next() {
             match field? {
@@ -203,7 +203,12 @@ impl ReceivedBatch {
 
     /// Notes what an envelope says that ends at `end` of the frame. `headers_seen` runs over the whole batch.
     #[inline]
-    fn note(&mut self, envelope: &[u8], end: usize, headers_seen: &mut usize) -> Option<Record> {
+    fn note<'a>(
+        &mut self,
+        envelope: &'a [u8],
+        end: usize,
+        headers_seen: &mut HeadersSeen<'a>,
+    ) -> Option<Record> {
         let mut record = Record::default();
         let mut fields = Fields(envelope);
         // As everywhere in protobuf, the last of several values counts, and numbers are cut to their type.
@@ -227,27 +232,62 @@ impl ReceivedBatch {
         Some(record)
     }
 
-    /// Headers are rare, so prost reads them, after they were counted.
-    fn note_headers(&mut self, header: &[u8], record: &mut Record, headers_seen: &mut usize) -> Option<()> {
+    /// Prost reads headers, after they were counted. Those of calls are mostly the same in a whole batch, and then they are
+    /// read once.
+    fn note_headers<'a>(
+        &mut self,
+        header: &'a [u8],
+        record: &mut Record,
+        seen: &mut HeadersSeen<'a>,
+    ) -> Option<()> {
         for field in Fields(header) {
             if let (1, Value::Delimited(entry)) = field? {
-                *headers_seen += 1;
-                if *headers_seen > Counted::Headers.max() || Fields(entry).any(|field| field.is_none()) {
+                seen.count += 1;
+                if seen.count > Counted::Headers.max() || Fields(entry).any(|field| field.is_none()) {
                     return None;
                 }
             }
         }
-        let index = *record.headers.get_or_insert_with(|| {
-            self.headers.push(BTreeMap::new());
-            // No more than there are envelopes, which were counted.
-            (self.headers.len() - 1) as u32
-        });
+        // No more of them than there are envelopes, which were counted.
+        let next = self.headers.len() as u32;
+        let index = match (record.headers, seen.last) {
+            (None, Some((last, index))) if last == header => {
+                (record.headers, seen.is_shared) = (Some(index), true);
+                return Some(());
+            }
+            (None, _) => {
+                self.headers.push(BTreeMap::new());
+                seen.last = Some((header, next));
+                next
+            }
+            // Headers in pieces, of which the first was like that of another envelope.
+            (Some(index), _) if seen.is_shared => {
+                self.headers.push(self.headers.get(index as usize)?.clone());
+                seen.last = None;
+                next
+            }
+            (Some(index), _) => {
+                seen.last = None;
+                index
+            }
+        };
+        (record.headers, seen.is_shared) = (Some(index), false);
         let headers = self.headers.get_mut(index as usize)?;
         let mut merged = MessageHeader { header_data: std::mem::take(headers) };
         merged.merge(header).ok()?;
         *headers = merged.header_data;
         Some(())
     }
+}
+
+/// The headers of a batch, as far as it was read.
+#[derive(Default)]
+struct HeadersSeen<'a> {
+    count: usize,
+    /// How those that were read last are encoded, and where they stand.
+    last: Option<(&'a [u8], u32)>,
+    /// Whether the envelope at hand has those of another one.
+    is_shared: bool,
 }
 
 /// Where the names of an envelope stand in the tables of its batch, from 0 in each.

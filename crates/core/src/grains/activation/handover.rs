@@ -82,12 +82,11 @@ impl<R> VirtualActorRegistry<R> {
         }
         let ceded_at = (!is_same_view).then(|| self.history.generation());
         self.note_yield(&grain, &from, Some(number), ceded_at, now);
-        let Some(entry) = self.entries.get_mut(&grain) else {
+        if !self.entries.contains_key(&grain) {
             self.answer_claim(&grain, from, number, Vec::new(), now, &mut out);
             return self.finish(out);
-        };
-        let waiters = mem::take(&mut entry.waiters);
-        for waiter in waiters {
+        }
+        for waiter in self.take_waiters(&grain) {
             let refusal = ActivationRefusal::NotOwner { grain: grain.clone(), owner: listed(&from) };
             out.refuse(waiter, &grain, refusal);
         }
@@ -109,11 +108,10 @@ impl<R> VirtualActorRegistry<R> {
         by: &GossipMemberId,
     ) -> ActivationOutcome<R> {
         let mut out = ActivationOutcome::default();
-        if self.is_own_claim(grain, claim)
-            && let Some(entry) = self.entries.remove(grain)
-        {
+        if self.is_own_claim(grain, claim) {
+            self.entries.remove(grain);
             self.alarms.clear(&Alarm::Claim(grain.clone()));
-            for waiter in entry.waiters {
+            for waiter in self.take_waiters(grain) {
                 let refusal = ActivationRefusal::Outdated { grain: grain.clone(), by: by.clone() };
                 out.refuse(waiter, grain, refusal);
             }
@@ -139,7 +137,7 @@ impl<R> VirtualActorRegistry<R> {
         let asked = previous.into_iter().map(Asked::new).collect();
         let until = now + self.config.handover_patience;
         let claim = Box::new(Claim { asked, until, silent: Vec::new() });
-        self.entries.insert(grain.clone(), Entry { activation, state: State::Claiming(claim), waiters });
+        self.enter(grain, Entry { activation, state: State::Claiming(claim) }, waiters);
         self.alarms.set(&Alarm::Claim(grain.clone()), (now + ASK_AGAIN).min(until));
     }
 
@@ -366,7 +364,8 @@ impl<R> VirtualActorRegistry<R> {
             out.events.push(ActivationEvent::HandoverMissed { grain: grain.clone(), silent });
         }
         self.alarms.clear(&Alarm::Claim(grain.clone()));
-        if let Some(Entry { activation, waiters, .. }) = self.entries.remove(grain) {
+        if let Some(Entry { activation, .. }) = self.entries.remove(grain) {
+            let waiters = self.take_waiters(grain);
             self.spawn(grain, activation, waiters, out);
         }
     }

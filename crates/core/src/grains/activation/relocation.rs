@@ -402,9 +402,9 @@ impl<R> VirtualActorRegistry<R> {
             .filter_map(|grain| yields(self, grain).map(|refusal| (grain.clone(), refusal)))
             .collect();
         for (grain, refusal) in yielded {
-            let Some(entry) = self.entries.get_mut(&grain) else { continue };
+            let Some(entry) = self.entries.get(&grain) else { continue };
             let is_claiming = matches!(entry, Entry { state: State::Claiming(_), .. });
-            for waiter in mem::take(&mut entry.waiters) {
+            for waiter in self.take_waiters(&grain) {
                 out.refuse(waiter, &grain, refusal.clone());
             }
             if is_claiming {
