@@ -192,8 +192,8 @@ struct LaneFrames {
     builder: BatchBuilder,
     dialect: Dialect,
     taken: VecDeque<Outgoing>,
-    /// Whether several messages went into the last frame. More of them are on their way then.
-    is_busy: bool,
+    /// For how many frames the lane is taken for busy: one that had several messages lately has many senders.
+    busy: u8,
     /// While others may still add to the next frame.
     patience: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
@@ -203,8 +203,8 @@ impl LaneFrames {
         let dialect = link.dialect();
         let builder = BatchBuilder::new(dialect);
         let (hello, taken) = (Some(hello), VecDeque::new());
-        let (is_busy, patience) = (false, None);
-        Self { inner, link, lane, number, hello, builder, dialect, taken, is_busy, patience }
+        let (busy, patience) = (0, None);
+        Self { inner, link, lane, number, hello, builder, dialect, taken, busy, patience }
     }
 
     /// Waits for the messages of the next frame. On a lane with many senders the first of them would travel alone, and the
@@ -212,14 +212,14 @@ impl LaneFrames {
     fn poll_take(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.patience.is_none() {
             ready!(self.link.poll_any(self.lane, self.number, context));
-            self.patience = self.is_busy.then(|| Box::pin(tokio::task::yield_now()) as _);
+            self.patience = (self.busy > 0).then(|| Box::pin(tokio::task::yield_now()) as _);
         }
         if let Some(patience) = &mut self.patience {
             ready!(patience.as_mut().poll(context));
             self.patience = None;
         }
         self.link.take(self.lane, self.number, BATCH_MESSAGES_SENT_MAX, &mut self.taken);
-        self.is_busy = self.taken.len() > 1;
+        self.busy = if self.taken.len() > 1 { BUSY_FRAMES } else { self.busy.saturating_sub(1) };
         Poll::Ready(())
     }
 
@@ -393,6 +393,8 @@ impl fmt::Debug for LaneFrames {
     }
 }
 
+/// So many frames of one message each say that a lane has no more than one sender.
+const BUSY_FRAMES: u8 = 16;
 /// What a peer may send unread on all streams of a connection together.
 const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 /// Largest answer of a peer. All it may say is who it is, or goodbye.
