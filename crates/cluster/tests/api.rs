@@ -74,7 +74,10 @@ async fn a_node_is_ready_once_it_has_a_topology_and_until_it_is_stopped() {
     assert_eq!(get(address, "/readyz").await, (503, "the node has no topology yet\n".to_owned()));
     ready(address).await;
     let (status, body) = get(address, "/elsewhere").await;
-    assert_eq!((status, body.as_str()), (404, "there are /healthz, /readyz and /metrics\n"));
+    assert_eq!(
+        (status, body.as_str()),
+        (404, "there is nothing here; /healthz, /readyz and /metrics are always there\n")
+    );
     node.shutdown(true).await.expect("a clean end");
     assert_eq!(node.api_address(), None);
     TcpListener::bind(address).await.expect("the address is free again");

@@ -89,6 +89,9 @@ struct Slot {
     claimed_at: TimerInstant,
     /// Candidacies without success since somebody served.
     attempts: u32,
+    /// When the slot was last offered to another node. No request is begun for a moment after that, so that none is under
+    /// way when the other one takes it.
+    offered_at: Option<TimerInstant>,
     queue: VecDeque<RequestId>,
     in_flight: Option<InFlight>,
 }
@@ -454,6 +457,7 @@ impl SlotRegistry {
                 reign: None,
                 claimed_at: now,
                 attempts: 0,
+                offered_at: None,
                 queue: VecDeque::new(),
                 in_flight: None,
             };

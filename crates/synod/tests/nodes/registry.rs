@@ -146,18 +146,8 @@ fn a_primary_that_was_frozen_cannot_write_in_its_old_epoch() {
 /// A node that is told to stop hands its slots over first, and clients of the others hardly notice.
 #[test]
 fn a_node_that_leaves_hands_its_slots_over() {
-    let failures = leave_under_load();
-    // A write that was under way when its slot changed hands has an honest answer. Nothing else happens to anybody.
-    assert!(failures.iter().all(|failure| failure.contains("status 504")), "{failures:?}");
-}
-
-/// Clients of the others notice nothing at all.
-#[test]
-#[ignore = "a write that begins between the offer of its slot and the grant of it is not confirmed"]
-fn no_write_fails_while_a_node_leaves() {
-    for _ in 0..5 {
-        assert_eq!(leave_under_load(), Vec::<String>::new());
-    }
+    // Clients of the others notice nothing at all.
+    assert_eq!(leave_under_load(), Vec::<String>::new());
 }
 
 /// Lets one of three nodes leave and come back while clients of the others go on; returns what failed for them.

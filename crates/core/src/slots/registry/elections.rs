@@ -408,6 +408,9 @@ impl SlotRegistry {
             else {
                 continue;
             };
+            if !self.is_leaving && kept.offered_at.is_some_and(|at| now < at + self.config.rebalance_delay) {
+                continue;
+            }
             let is_fit = |node: &&NodeId| **node != self.own.node && self.standing(node) == Standing::Alive;
             let mut replicas = self.bootstrap.replicas(*slot);
             let to = if self.is_leaving {
@@ -422,10 +425,23 @@ impl SlotRegistry {
         }
         for (to, slot, epoch) in offers {
             out.to(&to).hand_over.push((slot, epoch));
+            let resume_at = now + self.offer_patience();
+            if let Some(kept) = self.slots.get_mut(&slot) {
+                kept.offered_at = Some(now);
+            }
+            let is_sooner = self.rounds.get(&slot).is_none_or(|at| resume_at < at);
+            if is_sooner {
+                self.rounds.set(&slot, resume_at);
+            }
         }
         if self.is_leaving {
             self.next_claims = self.next_claims.min(now + self.config.round_timeout);
         }
+    }
+
+    /// How long requests wait for another node to take an offered slot: a few round trips with a disk write.
+    pub(super) fn offer_patience(&self) -> Duration {
+        self.config.rank_delay / 2
     }
 
     pub(super) fn take_claims(
@@ -505,6 +521,7 @@ impl SlotRegistry {
             Some(reign) if reign.is_serving() => {
                 self.spread_now(slot, now, out);
                 self.confirm_now(slot, now, out);
+                self.next_request_of(slot, now, out);
             }
             Some(_) => {
                 // Whoever has the newest head does not tell it. Another majority may have it too.

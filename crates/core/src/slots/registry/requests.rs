@@ -92,8 +92,12 @@ impl SlotRegistry {
     /// Begins the next request of `slot`, if none is under way and all that was written is on a quorum.
     pub(super) fn next_request_of(&mut self, slot: SlotId, now: TimerInstant, out: &mut Out) {
         let own = self.own.node.clone();
+        let offer_patience = self.offer_patience();
         let Some(kept) = self.slots.get_mut(&slot) else { return };
         let Some(reign) = &mut kept.reign else { return };
+        if kept.offered_at.is_some_and(|at| now < at + offer_patience) {
+            return;
+        }
         if kept.in_flight.is_some() || !reign.is_serving() || !reign.is_settled() {
             return;
         }

@@ -618,3 +618,32 @@ fn nobody_serves_an_epoch_that_two_were_granted_and_a_new_vote_settles_it() {
     let primaries = NAMES.map(|name| trio.primary(name, 0));
     assert!(primaries.iter().all(|one| *one == primaries[0] && one.1 > 1), "{primaries:?}");
 }
+
+#[test]
+fn no_write_is_under_way_while_a_slot_is_offered() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    let (now, slot, patience) = (trio.now, SlotId::new(0), Duration::from_secs(5));
+    let a = trio.registries.get_mut(&id("a")).expect("it is there");
+    let offered = a.leave(now);
+    assert!(offered.send.iter().any(|(_, message)| matches!(message, SlotMessage::HandOver { .. })));
+    // A write that comes between the offer and its acceptance waits, and goes to whoever accepts.
+    let (request, waits) = a.write(slot, None, Arc::from(&b"x"[..]), patience, now).expect("it serves yet");
+    assert!(waits.send.is_empty() && waits.persist.is_empty(), "{waits:?}");
+    trio.carry(vec![(id("a"), offered)]);
+    assert!(matches!(trio.answer("a", request), Err(RequestError::NotPrimary { .. })));
+    assert_eq!(trio.primary("c", 0), (id("b"), 2));
+}
+
+#[test]
+fn a_write_goes_on_when_nobody_takes_what_was_offered() {
+    let mut trio = Trio::new(3, 3);
+    trio.run_for(Duration::from_millis(100));
+    let (now, slot, patience) = (trio.now, SlotId::new(0), Duration::from_secs(5));
+    let a = trio.registries.get_mut(&id("a")).expect("it is there");
+    // The offer is lost on its way.
+    drop(a.leave(now));
+    let (request, _) = a.write(slot, None, Arc::from(&b"x"[..]), patience, now).expect("it serves yet");
+    trio.run_for(Duration::from_millis(500));
+    assert!(matches!(trio.answer("a", request), Ok(Answer::Written { .. })));
+}
