@@ -13,6 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "pubsub.proto",
         "membership.proto",
         "slots.proto",
+        "objects.proto",
     ];
     let descriptors = protox::compile(files, ["proto"])?;
     prost_build::Config::new()

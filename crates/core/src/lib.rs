@@ -7,7 +7,8 @@
 //!
 //! [`membership`] decides who is in the cluster; [`gossip`] spreads what each member says about itself; [`roster`] lists
 //! everyone there is to talk to, members of another runtime included; [`grains`] decides where actors live that are called
-//! by name; [`pubsub`] decides who hears what is said to a topic.
+//! by name; [`pubsub`] decides who hears what is said to a topic; [`slots`] decides who serves which part of the data, and
+//! [`objects`] keeps the data of a slot safe through every change of its primary.
 //!
 //! The crate is `no_std` + `alloc`: it cannot open a socket, read a clock or start a thread.
 
@@ -22,6 +23,7 @@ pub mod grains;
 pub mod id;
 pub mod membership;
 mod murmur;
+pub mod objects;
 pub mod outbound;
 pub mod pubsub;
 pub mod remote;

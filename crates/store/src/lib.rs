@@ -15,6 +15,7 @@ pub mod files;
 pub mod hints;
 pub mod http_client;
 pub mod node;
+pub mod objects;
 mod peers;
 pub mod register;
 pub mod registry;

@@ -79,3 +79,10 @@ pub mod membership {
 pub mod slots {
     include!(concat!(env!("OUT_DIR"), "/synod.slots.v1.rs"));
 }
+
+/// Package `synod.objects.v1`: what the object planes of synod nodes say to each other, and what they store. From
+/// `proto/objects.proto`.
+#[allow(missing_docs, clippy::all)]
+pub mod objects {
+    include!(concat!(env!("OUT_DIR"), "/synod.objects.v1.rs"));
+}
