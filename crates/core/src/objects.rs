@@ -20,13 +20,19 @@
 //!
 //! An *entry* is anything with a name: an object, a bucket, an access key, an upload, a part of an upload. Its *head* says
 //! what it is; the bytes of large objects are *parts*, written before the head that names them and never changed.
-//! [`handle_message`] is the replica, over whatever [`EntryTable`] keeps its entries.
+//! [`handle_message`] is the replica, over whatever [`EntryTable`] keeps its entries; [`ObjectCoordinator`] is the primary, of all
+//! slots of a node.
 
+mod coordinator;
 mod head;
 mod message;
 mod name;
 mod replica;
 
+pub use coordinator::{
+    EntryAnswer, EntryError, EntryOperation, EntryRequest, ObjectConfig, ObjectConfigError,
+    ObjectCoordinator, ObjectCounters, ObjectEvent, ObjectOutcome, ObjectProgress, RanksQuery,
+};
 pub use head::{Condition, EntryHead, SlotSummary};
 pub use message::{FenceRefusal, Fenced, ObjectMessage};
 pub use name::{BUCKET_BYTES_MAX, EntryName, KEY_BYTES_MAX, NameError, Space};
