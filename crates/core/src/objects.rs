@@ -36,4 +36,4 @@ pub use coordinator::{
 pub use head::{Condition, EntryHead, SlotSummary};
 pub use message::{FenceRefusal, Fenced, ObjectMessage};
 pub use name::{BUCKET_BYTES_MAX, EntryName, KEY_BYTES_MAX, NameError, Space};
-pub use replica::{EntryTable, SlotFence, handle_message};
+pub use replica::{EntryTable, SlotFence, confirm, handle_message, summarize};

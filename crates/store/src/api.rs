@@ -6,6 +6,7 @@
 //! | `/v1/members` | a list of members; `/v1/members/NAME` one of them with the evidence |
 //! | `/v1/slots` | a list of slots, all or by `?node=` and `?slot=`; `/v1/slots/N` one of them with the evidence |
 //! | `/v1/slots/N/register` | `GET` and `PUT` of the register of a slot, with `ETag`, `If-Match` and `If-None-Match: *` |
+//! | `/v1/store` | how the objects of the node are; `POST` to `/v1/store/scrub` and `/v1/store/repair` looks at them now |
 //! | `/v1/cluster/bootstrap` | what a node needs to join |
 
 use std::sync::{Arc, OnceLock};
@@ -15,7 +16,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use http::header::{ETAG, HeaderMap, HeaderName, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,7 @@ use synod_core::{MemberId, NodeId};
 
 use crate::bootstrap_json::BootstrapJson;
 use crate::hints::Hints;
+use crate::objects::{ObjectsView, StoreStatusJson};
 use crate::register::{RegisterError, RegisterOperation};
 use crate::registry::RegistryHandle;
 
@@ -173,24 +175,30 @@ pub struct BootstrapReply {
 }
 
 /// What the routes need to know, once the node has it all.
-#[derive(Debug)]
 pub(crate) struct ApiParts {
     pub(crate) own: MemberId,
     pub(crate) registry: RegistryHandle,
     pub(crate) membership: MembershipHandle,
     pub(crate) hints: Option<Arc<Hints>>,
+    pub(crate) objects: ObjectsView,
     pub(crate) started: Instant,
     /// How often this node took a name over, by its audit log.
     pub(crate) takeovers: u64,
 }
 
 /// The part of the api listener that belongs to the store.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone)]
 pub(crate) struct StoreApi {
     parts: Arc<OnceLock<ApiParts>>,
+    extensions: Arc<[Arc<dyn ApiExtension>]>,
 }
 
 impl StoreApi {
+    /// The api of a node with the parts that gateways add to it.
+    pub(crate) fn new(extensions: Vec<Arc<dyn ApiExtension>>) -> Self {
+        Self { parts: Arc::default(), extensions: extensions.into() }
+    }
+
     /// Answers from now on.
     pub(crate) fn open(&self, parts: ApiParts) {
         // A node is opened once.
@@ -204,7 +212,7 @@ impl StoreApi {
 
 impl ApiExtension for StoreApi {
     fn routes(&self) -> Router {
-        Router::new()
+        let own = Router::new()
             .route("/v1/status", get(status))
             .route("/v1/members", get(members))
             .route("/v1/members/{name}", get(member))
@@ -212,17 +220,24 @@ impl ApiExtension for StoreApi {
             .route("/v1/slots/{slot}", get(slot))
             .route("/v1/slots/{slot}/register", get(read_register).put(write_register))
             .route("/v1/cluster/bootstrap", get(bootstrap))
+            .route("/v1/store", get(store))
+            .route("/v1/store/scrub", post(scrub))
+            .route("/v1/store/repair", post(repair))
             // A little more than a value, so that it is refused by the registry, which says why.
             .layer(DefaultBodyLimit::max(VALUE_BYTES_MAX + 1024))
-            .with_state(self.clone())
+            .with_state(self.clone());
+        self.extensions.iter().fold(own, |routes, extension| routes.merge(extension.routes()))
     }
 
     fn check_ready(&self) -> Result<(), String> {
-        self.parts.get().ok_or("the registry is starting")?.registry.check_ready()
+        self.parts.get().ok_or("the registry is starting")?.check_ready()?;
+        self.extensions.iter().try_for_each(|extension| extension.check_ready())
     }
 
     fn expose(&self, text: &mut Exposition) {
-        let Some(ApiParts { registry, hints, takeovers, .. }) = self.parts.get() else { return };
+        let Some(ApiParts { registry, hints, objects, takeovers, .. }) = self.parts.get() else { return };
+        objects.expose(text);
+        self.extensions.iter().for_each(|extension| extension.expose(text));
         let (serving, learning, vacant) = registry.counts();
         text.one_gauge("synod_slots_served", "Slots that this node serves.", serving as u64);
         let help = "Slots that this node stores and has yet to learn about.";
@@ -276,9 +291,14 @@ impl ApiExtension for StoreApi {
 }
 
 impl ApiParts {
+    fn check_ready(&self) -> Result<(), String> {
+        self.registry.check_ready()?;
+        self.objects.check_ready()
+    }
+
     fn status(&self) -> StatusJson {
         let bootstrap = self.registry.bootstrap();
-        let ready = self.registry.check_ready();
+        let ready = self.check_ready();
         let (serving, learning, vacant) = self.registry.counts();
         let alive =
             self.registry.nodes().iter().filter(|(_, standing, _)| *standing == Standing::Alive).count();
@@ -499,6 +519,22 @@ async fn bootstrap(State(api): State<StoreApi>) -> Result<Json<BootstrapReply>, 
         bootstrap: BootstrapJson::of(&state),
         members: parts.members(),
     }))
+}
+
+async fn store(State(api): State<StoreApi>) -> Result<Json<StoreStatusJson>, Failure> {
+    Ok(Json(api.parts()?.objects.status()))
+}
+
+async fn scrub(State(api): State<StoreApi>) -> Result<Json<StoreStatusJson>, Failure> {
+    let objects = &api.parts()?.objects;
+    objects.scrub();
+    Ok(Json(objects.status()))
+}
+
+async fn repair(State(api): State<StoreApi>) -> Result<Json<StoreStatusJson>, Failure> {
+    let objects = &api.parts()?.objects;
+    objects.heal();
+    Ok(Json(objects.status()))
 }
 
 async fn read_register(State(api): State<StoreApi>, Path(slot): Path<u16>) -> Result<Response, Failure> {

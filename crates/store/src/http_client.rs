@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use http::Request;
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http::{Method, Request};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -14,11 +14,30 @@ use serde::de::DeserializeOwned;
 /// # Errors
 /// Nobody answered in time, or something else than JSON of that shape.
 pub async fn get_json<T: DeserializeOwned>(url: &str, timeout: Duration) -> Result<T, HttpError> {
+    call_json(Method::GET, url, None, timeout).await
+}
+
+/// Calls `url` with a method and a JSON text, and reads the JSON of the answer.
+///
+/// # Errors
+/// Nobody answered in time, or something else than JSON of that shape.
+pub async fn call_json<T: DeserializeOwned>(
+    method: Method,
+    url: &str,
+    body: Option<String>,
+    timeout: Duration,
+) -> Result<T, HttpError> {
     let failed = |reason: String| HttpError::Unreachable { url: url.to_owned(), reason };
     let mut connector = HttpConnector::new();
     connector.set_connect_timeout(Some(timeout));
-    let client = Client::builder(TokioExecutor::new()).build::<_, Empty<bytes::Bytes>>(connector);
-    let request = Request::get(url).body(Empty::new()).map_err(|error| failed(error.to_string()))?;
+    let client = Client::builder(TokioExecutor::new()).build::<_, Full<bytes::Bytes>>(connector);
+    let request = Request::builder().method(method).uri(url);
+    let request = match &body {
+        Some(_) => request.header(http::header::CONTENT_TYPE, "application/json"),
+        None => request,
+    };
+    let request = request.body(Full::from(body.unwrap_or_default()));
+    let request = request.map_err(|error| failed(error.to_string()))?;
     let answered = async {
         let response = client.request(request).await.map_err(|error| failed(chain(&error)))?;
         let status = response.status();

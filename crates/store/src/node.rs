@@ -34,6 +34,7 @@ use crate::codec;
 use crate::config::{ClusterSecret, NodeConfig};
 use crate::files::{Entry, FilesError, RegistryFiles};
 use crate::hints::{Hint, Hints, HintsConfig, HintsError};
+use crate::objects::{KeeperConfig, Objects, ObjectsError, ObjectsParts, ObjectsService, RunningObjects, open_disks};
 use crate::registry::{Broadcast, RegistryExit, RegistryHandle, RegistryParts, RegistryStartError};
 use crate::service::SlotsService;
 pub use admission::{AdmissionError, JoinRequest};
@@ -48,7 +49,7 @@ pub enum Origin {
 }
 
 /// What a node is started with.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct NodeOptions {
     /// Its name.
     pub node: NodeId,
@@ -61,14 +62,18 @@ pub struct NodeOptions {
     pub is_new_cluster: bool,
     /// Settings of its registry.
     pub registry: SlotRegistryConfig,
+    /// How it keeps its objects whole.
+    pub keeper: KeeperConfig,
+    /// Further parts of its api, of gateways that are started when it runs.
+    pub extensions: Vec<Arc<dyn ApiExtension>>,
 }
 
 /// A running node.
-#[derive(Debug)]
 pub struct Node {
     cluster: Cluster,
     registry: RegistryHandle,
     hints: Option<Arc<Hints>>,
+    objects: RunningObjects,
     tasks: Vec<JoinHandle<()>>,
     own: BootstrapNode,
     takeover: Option<Takeover>,
@@ -89,9 +94,16 @@ impl Node {
         let takeovers = files.takeover_count()?;
         let files = Arc::new(files);
         let bootstrap = Arc::new(bootstrap);
-        let (service, api) = (SlotsService::default(), StoreApi::default());
+        // A disk that cannot be used is found before anybody hears of this node.
+        let disks = open_disks(&own, &bootstrap, options.is_new_cluster).await?;
+        let (service, api) = (SlotsService::default(), StoreApi::new(options.extensions));
+        let object_service = ObjectsService::default();
         let last = recovered.incarnation.max(seen);
-        let config = cluster_config(&own, &bootstrap, &files, last, &service, &api)?;
+        let mut config = cluster_config(&own, &bootstrap, &files, last, &api)?;
+        config.services = vec![
+            Arc::new(service.clone()) as Arc<dyn PeerService>,
+            Arc::new(object_service.clone()) as Arc<dyn PeerService>,
+        ];
         let mut cluster = Cluster::new(config)?;
         cluster.start_member().await?;
         let Some((member, membership)) = cluster.own().zip(cluster.membership().cloned()) else {
@@ -132,6 +144,22 @@ impl Node {
             }
         };
         service.open(bootstrap.cluster_id(), registry.clone());
+        let parts = ObjectsParts {
+            own: member.clone(),
+            bootstrap: Arc::clone(&bootstrap),
+            registry: registry.clone(),
+            disks,
+            clock,
+            keeper: options.keeper,
+        };
+        let objects = match RunningObjects::start(parts, &object_service) {
+            Ok(objects) => objects,
+            Err(error) => {
+                drop(cluster.shutdown(false).await);
+                registry.stop().await;
+                return Err(error.into());
+            }
+        };
         let mut tasks = vec![tokio::spawn(follow_membership(
             membership.clone(),
             registry.clone(),
@@ -149,16 +177,23 @@ impl Node {
             registry: registry.clone(),
             membership,
             hints: hints.clone(),
+            objects: objects.view(),
             started,
             takeovers,
         });
-        Ok(Self { cluster, registry, hints, tasks, own, takeover })
+        Ok(Self { cluster, registry, hints, objects, tasks, own, takeover })
     }
 
     /// The registry of the node.
     #[must_use]
     pub const fn registry(&self) -> &RegistryHandle {
         &self.registry
+    }
+
+    /// The object store of the node.
+    #[must_use]
+    pub const fn objects(&self) -> &Objects {
+        self.objects.objects()
     }
 
     /// The cluster runtime of the node.
@@ -191,6 +226,7 @@ impl Node {
         tokio::select! {
             exit = self.registry.ended() => NodeEnd::Registry(exit),
             exit = membership_ended => NodeEnd::Membership(exit),
+            reason = self.objects.failed() => NodeEnd::Disk(reason),
         }
     }
 
@@ -204,10 +240,23 @@ impl Node {
         if let Some(hints) = self.hints.take() {
             hints.leave(LEAVE_TIMEOUT).await;
         }
+        self.objects.stop().await;
         // A node that leaves is gone either way; the event stream of the cluster says how.
         drop(self.cluster.shutdown(true).await);
         self.registry.stop().await;
         is_drained
+    }
+}
+
+impl Node {
+    /// Stops at once, without a word to the others: what a crash looks like to them.
+    pub async fn kill(mut self) {
+        for task in self.tasks.drain(..) {
+            task.abort();
+        }
+        self.objects.stop().await;
+        drop(self.cluster.shutdown(false).await);
+        self.registry.stop().await;
     }
 }
 
@@ -218,6 +267,8 @@ pub enum NodeEnd {
     Registry(RegistryExit),
     /// Its membership ended.
     Membership(synod_cluster::MembershipExit),
+    /// A disk with objects failed. Nothing was told that was not written.
+    Disk(String),
 }
 
 /// A node could not be started. Nothing runs.
@@ -250,6 +301,9 @@ pub enum NodeError {
     /// The registry did not start.
     #[error(transparent)]
     Registry(#[from] RegistryStartError),
+    /// Its objects cannot be served.
+    #[error(transparent)]
+    Objects(#[from] ObjectsError),
     /// Gossip did not start.
     #[error(transparent)]
     Hints(#[from] HintsError),
@@ -300,7 +354,6 @@ fn cluster_config(
     bootstrap: &Arc<BootstrapState>,
     files: &Arc<RegistryFiles>,
     last: Option<Incarnation>,
-    service: &SlotsService,
     api: &StoreApi,
 ) -> Result<ClusterConfig, NodeError> {
     let address = |error: synod_core::AuthorityError| NodeError::Address(error.to_string());
@@ -318,7 +371,6 @@ fn cluster_config(
     config.membership.form_alone_after = Some(FORM_ALONE_STEP * rank.saturating_add(1));
     config.api = Some(own.bind);
     config.extension = Some(Arc::new(api.clone()) as Arc<dyn ApiExtension>);
-    config.services = vec![Arc::new(service.clone()) as Arc<dyn PeerService>];
     config.incarnations = Arc::new(Mutex::new(FileIncarnations { files: Arc::clone(files), last }));
     Ok(config)
 }

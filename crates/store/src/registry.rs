@@ -240,6 +240,12 @@ impl RegistryHandle {
         }
     }
 
+    /// The primary of a slot, as far as this node knows; before any election, whoever is to be it first.
+    #[must_use]
+    pub fn primary(&self, slot: SlotId) -> Option<NodeId> {
+        lock(&self.machine).route(slot).map(|route| route.primary)
+    }
+
     /// Begins to leave, and waits until the slots are handed over, at most for `patience`. True if they all were.
     pub async fn leave(&self, patience: Duration) -> bool {
         if self.tell(Command::Leave).await.is_err() {

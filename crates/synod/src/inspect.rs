@@ -19,17 +19,17 @@ use crate::terminal::{BOLD, GREEN, RED, table, with_runtime};
 pub(crate) struct AskArgs {
     /// The api of any node of the cluster.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8400", value_parser = api_url)]
-    api: String,
+    pub(crate) api: String,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// Arguments of a listing.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
-    ask: AskArgs,
+    pub(crate) ask: AskArgs,
     /// Ask again every second, until interrupted.
     #[arg(long)]
     watch: bool,
@@ -232,7 +232,7 @@ async fn opinions<T: DeserializeOwned>(ask: &AskArgs, path: &str) -> Result<Vec<
 }
 
 /// Asks `url` once, or every second, and prints what it says.
-fn list<T: DeserializeOwned + Serialize>(
+pub(crate) fn list<T: DeserializeOwned + Serialize>(
     args: &ListArgs,
     url: &str,
     show: impl Fn(&T) -> String,
@@ -260,17 +260,17 @@ fn list<T: DeserializeOwned + Serialize>(
     })
 }
 
-fn print(text: &str) -> ExitCode {
+pub(crate) fn print(text: &str) -> ExitCode {
     // Whoever reads may have stopped reading.
     let written = writeln!(stdout(), "{text}");
     if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn json<T: Serialize>(value: &T) -> String {
+pub(crate) fn json<T: Serialize>(value: &T) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
-fn fail(error: &HttpError) -> ExitCode {
+pub(crate) fn fail(error: &HttpError) -> ExitCode {
     eprintln!("{RED}error:{RED:#} {error}");
     if matches!(error, HttpError::Unreachable { .. }) {
         eprintln!("tip: is a node running? `synod start` starts one; --api names another");
@@ -293,5 +293,5 @@ fn api_url(text: &str) -> Result<String, String> {
     }
 }
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,10 +1,14 @@
 //! The `synod` command.
 
+mod bench;
+mod gateway;
 mod inspect;
+mod key;
 mod quickstart;
 mod secret;
 mod serve;
 mod sim;
+mod store;
 mod terminal;
 
 use std::process::ExitCode;
@@ -37,6 +41,15 @@ enum Command {
     /// Say why something is as it is, who decided it and on which evidence.
     #[command(subcommand)]
     Explain(inspect::Explain),
+    /// Show, verify and repair the objects of the cluster.
+    #[command(subcommand)]
+    Store(store::Store),
+    /// Make, list and delete the access keys of S3, and say what they may do.
+    #[command(subcommand)]
+    Key(key::Key),
+    /// Put a load on a cluster, and see what it bears.
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Make the secret that the nodes of a cluster share.
     #[command(subcommand)]
     Secret(secret::Secret),
@@ -58,6 +71,9 @@ fn main() -> ExitCode {
         Command::Members(args) => inspect::members(&args),
         Command::Slots(args) => inspect::slots(&args),
         Command::Explain(what) => inspect::explain(&what),
+        Command::Store(command) => store::run(&command),
+        Command::Key(command) => key::run(&command),
+        Command::Bench(bench) => bench::run(&bench),
         Command::Secret(command) => secret::run(command),
         Command::Sim(args) => sim::run(&args),
         Command::Completions { shell } => {

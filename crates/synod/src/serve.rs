@@ -1,8 +1,9 @@
 //! `synod start` and `synod join`: a node of a cluster, until it is told to stop.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anstream::eprintln;
@@ -11,7 +12,9 @@ use synod_core::slots::SlotRegistryConfig;
 use synod_store::cluster_url::{ClusterUrl, DEFAULT_PORT};
 use synod_store::config::NodeConfig;
 use synod_store::node::{JoinRequest, Node, NodeEnd, NodeError, NodeOptions, Origin};
+use synod_store::objects::KeeperConfig;
 
+use crate::gateway::{GatewayApi, credentials_file};
 use crate::terminal::{BOLD, RED, USAGE_ERROR, with_runtime};
 
 /// Arguments of `synod start`.
@@ -63,6 +66,9 @@ struct CommonArgs {
     /// Vote at once, without hearing the other replicas. Only for a cluster that never served anything.
     #[arg(long)]
     new_cluster: bool,
+    /// Serve no S3 on this node.
+    #[arg(long)]
+    no_s3: bool,
     /// How long the others may take, at the end, to take over what this node serves.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     leave_patience: u64,
@@ -79,7 +85,9 @@ pub(crate) fn start(args: StartArgs) -> ExitCode {
         Err(error) => return refuse(&error),
     };
     let node = node.unwrap_or_else(|| config.bootstrap.initialized_by.clone());
-    run(node, Origin::Config(Box::new(config)), common)
+    // A cluster of one node on this machine has one user, who gets a key without asking.
+    let credentials = conf.is_none().then(|| credentials_file(&data));
+    run(node, Origin::Config(Box::new(config)), common, credentials)
 }
 
 pub(crate) fn join(args: JoinArgs) -> ExitCode {
@@ -91,13 +99,21 @@ pub(crate) fn join(args: JoinArgs) -> ExitCode {
     for seed in repeated {
         eprintln!("note: {seed} is named twice in the URL");
     }
-    run(node, Origin::Join(JoinRequest { url, listen, advertise_addr, secret_file }), common)
+    run(node, Origin::Join(JoinRequest { url, listen, advertise_addr, secret_file }), common, None)
 }
 
-fn run(node: NodeId, origin: Origin, common: CommonArgs) -> ExitCode {
-    let CommonArgs { force_takeover, new_cluster: is_new_cluster, leave_patience } = common;
-    let registry = SlotRegistryConfig::default();
-    let options = NodeOptions { node, origin, force_takeover, is_new_cluster, registry };
+fn run(node: NodeId, origin: Origin, common: CommonArgs, credentials: Option<PathBuf>) -> ExitCode {
+    let CommonArgs { force_takeover, new_cluster: is_new_cluster, no_s3, leave_patience } = common;
+    let gateway = GatewayApi::default();
+    let options = NodeOptions {
+        node,
+        origin,
+        force_takeover,
+        is_new_cluster,
+        registry: SlotRegistryConfig::default(),
+        keeper: KeeperConfig::default(),
+        extensions: vec![Arc::new(gateway.clone())],
+    };
     log_to_stderr();
     with_runtime(async move {
         let node = match Node::start(options).await {
@@ -109,6 +125,11 @@ fn run(node: NodeId, origin: Origin, common: CommonArgs) -> ExitCode {
             }
         };
         welcome(&node);
+        if !no_s3 && let Err(error) = serve_s3(&node, &gateway, credentials.as_deref()).await {
+            eprintln!("{RED}error:{RED:#} {error}");
+            node.shutdown(Duration::ZERO).await;
+            return ExitCode::FAILURE;
+        }
         tokio::select! {
             end = node.ended() => {
                 eprintln!("{RED}error:{RED:#} {}", describe(&end));
@@ -116,6 +137,7 @@ fn run(node: NodeId, origin: Origin, common: CommonArgs) -> ExitCode {
             }
             () = told_to_stop() => {
                 eprintln!("leaving: the slots are handed over");
+                gateway.stop(Duration::from_secs(leave_patience)).await;
                 let is_drained = node.shutdown(Duration::from_secs(leave_patience)).await;
                 eprintln!("{}", if is_drained { "left" } else { "left, and some slots had nobody to take them" });
                 ExitCode::SUCCESS
@@ -136,9 +158,26 @@ fn welcome(node: &Node) {
     eprintln!("tip: synod status --api http://{api}");
 }
 
+/// Starts the gateway, makes the first key if there is to be one, and says how to use it.
+async fn serve_s3(node: &Node, gateway: &GatewayApi, credentials: Option<&Path>) -> Result<(), String> {
+    let address = gateway.start(node).await.map_err(|error| error.to_string())?;
+    let Some(file) = credentials else {
+        eprintln!("S3 on http://{address}; tip: synod key create NAME");
+        return Ok(());
+    };
+    gateway.first_key(file).await?;
+    eprintln!("S3 on http://{address}; try it:");
+    eprintln!(
+        "  AWS_SHARED_CREDENTIALS_FILE={} aws --endpoint-url http://{address} s3 mb s3://hello",
+        file.display()
+    );
+    Ok(())
+}
+
 fn describe(end: &NodeEnd) -> String {
     match end {
         NodeEnd::Registry(exit) => format!("the registry ended: {exit}"),
+        NodeEnd::Disk(reason) => reason.clone(),
         NodeEnd::Membership(exit) => format!("the membership of the node ended: {exit:?}"),
     }
 }

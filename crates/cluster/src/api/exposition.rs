@@ -40,6 +40,11 @@ impl Exposition {
         }
     }
 
+    /// Begins a family of values that only rise.
+    pub fn counter(&mut self, name: &str, help: &str) {
+        self.family(name, "counter", help);
+    }
+
     /// One sample of the family at hand.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         self.text.push_str(name);

@@ -29,7 +29,9 @@ impl Space {
     /// All of them, in order.
     pub const ALL: [Self; 5] = [Self::Object, Self::Bucket, Self::Access, Self::Upload, Self::UploadPart];
 
-    const fn byte(self) -> u8 {
+    /// The byte in front of every name of this kind. Part of the format of a disk.
+    #[must_use]
+    pub const fn byte(self) -> u8 {
         match self {
             Self::Object => 1,
             Self::Bucket => 2,
@@ -37,6 +39,12 @@ impl Space {
             Self::Upload => 4,
             Self::UploadPart => 5,
         }
+    }
+
+    /// The kind with this byte.
+    #[must_use]
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|space| space.byte() == byte)
     }
 }
 
@@ -96,7 +104,7 @@ impl EntryName {
     #[must_use]
     pub fn space(&self) -> Space {
         // A name has the byte of a space in front; it was made so.
-        Space::ALL.into_iter().find(|space| space.byte() == self.0[0]).unwrap_or(Space::Object)
+        Space::from_byte(self.0[0]).unwrap_or(Space::Object)
     }
 
     /// The bucket, or nothing for what is in none.

@@ -81,27 +81,10 @@ pub fn handle_message<T: EntryTable>(
     Ok(match message {
         ObjectMessage::Fence { slots } => Some(fence(table, slots)?),
         ObjectMessage::Store { slot, epoch, name, head } => Some(store(table, *slot, *epoch, name, head)?),
-        ObjectMessage::Confirm { round, slots } => {
-            let mut stale = Vec::new();
-            for (slot, epoch) in slots {
-                let known = table.fence(*slot)?;
-                if !known.is_learned {
-                    stale.push((*slot, SlotEpoch::ZERO));
-                } else if known.fence > *epoch {
-                    stale.push((*slot, known.fence));
-                }
-            }
-            Some(ObjectMessage::Confirmed { round: *round, stale })
-        }
+        ObjectMessage::Confirm { round, slots } => Some(confirm(*round, slots, |slot| table.fence(slot))?),
         ObjectMessage::Summarize { round, slots } => {
-            let mut known = Vec::with_capacity(slots.len());
-            for slot in slots {
-                let fence = table.fence(*slot)?;
-                if fence.is_learned {
-                    known.push((*slot, fence.fence, table.summary(*slot)?));
-                }
-            }
-            Some(ObjectMessage::Summaries { round: *round, slots: known })
+            let known = |slot| Ok((table.fence(slot)?, table.summary(slot)?));
+            Some(summarize(*round, slots, known)?)
         }
         ObjectMessage::Compare { slot, round, after, upto, ranks } => {
             Some(compare(table, *slot, *round, after.as_ref(), upto.as_ref(), ranks)?)
@@ -138,6 +121,47 @@ pub fn handle_message<T: EntryTable>(
         | ObjectMessage::Compared { .. }
         | ObjectMessage::Adopted { .. } => None,
     })
+}
+
+/// Answers [`ObjectMessage::Confirm`]. It needs no transaction: a driver that keeps the fences in memory, raised there
+/// before a fence is told, asks that.
+///
+/// # Errors
+/// What `fence` says.
+pub fn confirm<E>(
+    round: u64,
+    slots: &[(SlotId, SlotEpoch)],
+    mut fence: impl FnMut(SlotId) -> Result<SlotFence, E>,
+) -> Result<ObjectMessage, E> {
+    let mut stale = Vec::new();
+    for (slot, epoch) in slots {
+        let known = fence(*slot)?;
+        if !known.is_learned {
+            stale.push((*slot, SlotEpoch::ZERO));
+        } else if known.fence > *epoch {
+            stale.push((*slot, known.fence));
+        }
+    }
+    Ok(ObjectMessage::Confirmed { round, stale })
+}
+
+/// Answers [`ObjectMessage::Summarize`], likewise.
+///
+/// # Errors
+/// What `known` says.
+pub fn summarize<E>(
+    round: u64,
+    slots: &[SlotId],
+    mut known: impl FnMut(SlotId) -> Result<(SlotFence, SlotSummary), E>,
+) -> Result<ObjectMessage, E> {
+    let mut told = Vec::with_capacity(slots.len());
+    for slot in slots {
+        let (fence, summary) = known(*slot)?;
+        if fence.is_learned {
+            told.push((*slot, fence.fence, summary));
+        }
+    }
+    Ok(ObjectMessage::Summaries { round, slots: told })
 }
 
 fn fence<T: EntryTable>(table: &mut T, slots: &[(SlotId, SlotEpoch)]) -> Result<ObjectMessage, T::Error> {

@@ -153,11 +153,11 @@ impl Entry {
 #[error("these bytes are not the content of an entry")]
 pub struct ContentError;
 
-fn part_to_wire(part: &PartRef) -> wire::PartRef {
+pub(crate) fn part_to_wire(part: &PartRef) -> wire::PartRef {
     wire::PartRef { id: Bytes::copy_from_slice(&part.id.0.to_be_bytes()), bytes: part.bytes, root: part.root }
 }
 
-fn part_from_wire(part: &wire::PartRef) -> Result<PartRef, ContentError> {
+pub(crate) fn part_from_wire(part: &wire::PartRef) -> Result<PartRef, ContentError> {
     let id = part.id.as_ref().try_into().map_err(|_| ContentError)?;
     Ok(PartRef { id: PartId(u128::from_be_bytes(id)), bytes: part.bytes, root: part.root })
 }

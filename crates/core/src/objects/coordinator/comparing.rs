@@ -179,8 +179,9 @@ impl ObjectCoordinator {
         let State::Asking { upto, .. } = &comparison.state else { return };
         let Answer { fence, is_learned, newer, behind, covered } = answer;
         let purpose = comparison.purpose;
-        // Who has no memory has nothing to tell, and is asked again.
-        if !is_learned {
+        // Who has no memory has nothing to tell to a primary, and is asked again. Between two that learn it counts: in a new
+        // cluster nobody has a memory, and everybody asks everybody once. More than one lost disk at a time is not borne.
+        if !is_learned && purpose != Purpose::Learn {
             return;
         }
         if purpose != Purpose::Learn

@@ -77,8 +77,16 @@ struct Repair {
 }
 
 impl Healing {
-    pub(super) const fn progress(&self) -> ObjectProgress {
-        self.progress
+    pub(super) fn progress(&self) -> ObjectProgress {
+        let asked = self.checking.as_ref().map_or(0, |checking| checking.slots.len());
+        let mut progress = self.progress;
+        progress.heal_is_running = self.pass.is_open || !self.ready.is_empty();
+        progress.heal_pass_left = (self.ready.len() + asked) as u64;
+        if self.pass.is_open {
+            progress.heal_pass_checked = self.pass.checked;
+            progress.heal_pass_failed = self.pass.failed;
+        }
+        progress
     }
 
     /// A page of differences. What an earlier page has found and is still under way is not looked at twice.
@@ -186,6 +194,8 @@ impl ObjectCoordinator {
         let Pass { checked, repaired, failed, .. } = core::mem::take(&mut self.healing.pass);
         out.outcome.events.push(ObjectEvent::HealFinished { checked, repaired, failed });
         self.healing.progress.heal_finished_at = Some(now);
+        self.healing.progress.heal_pass_checked = checked;
+        self.healing.progress.heal_pass_failed = failed;
         for (slot, _) in core::mem::take(&mut self.healing.differing) {
             // Where something was repaired, all may be equal now.
             let soon = self.config.resend_interval * 8;

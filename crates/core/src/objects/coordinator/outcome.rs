@@ -181,6 +181,14 @@ pub struct ObjectProgress {
     pub heal_entries_repaired: u64,
     /// Entries that some replica did not take in time.
     pub heal_entries_failed: u64,
+    /// Whether replicas are being compared or repaired.
+    pub heal_is_running: bool,
+    /// Slots that were compared in this pass, or in the last one.
+    pub heal_pass_checked: u64,
+    /// Slots that wait for it.
+    pub heal_pass_left: u64,
+    /// Entries that some replica did not take in this pass, or in the last one.
+    pub heal_pass_failed: u64,
     /// When the last comparison of replicas ended.
     pub heal_finished_at: Option<TimerInstant>,
 }

@@ -1,0 +1,20 @@
+//! `synod bench`: loads that anybody can put on a cluster, with figures that can be compared.
+
+mod s3;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Put, get and list objects through S3, of any service that speaks it.
+    S3(Box<s3::Args>),
+}
+
+pub(crate) fn run(bench: &Bench) -> ExitCode {
+    match bench {
+        Bench::S3(args) => s3::run(args),
+    }
+}
