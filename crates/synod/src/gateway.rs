@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use axum::Router;
@@ -77,7 +77,8 @@ pub(crate) struct GatewayApi {
 
 struct Running {
     keys: Keys<Objects>,
-    gateway: Gateway,
+    /// Taken when it is stopped.
+    gateway: Mutex<Option<Gateway>>,
     lifecycle: JoinHandle<()>,
 }
 
@@ -101,8 +102,21 @@ impl GatewayApi {
         let address = gateway.address();
         let lifecycle = tokio::spawn(keep_lifecycles(store.clone(), place.node.to_string()));
         // A node has one gateway.
-        drop(self.running.set(Running { keys: Keys::new(store), gateway, lifecycle }));
+        drop(self.running.set(Running { keys: Keys::new(store), gateway: Mutex::new(Some(gateway)), lifecycle }));
         Ok(address)
+    }
+
+    /// Makes a key that may do everything.
+    ///
+    /// # Errors
+    /// It cannot be kept, or no gateway runs.
+    pub(crate) async fn new_key(&self, name: &str) -> Result<AccessKey, String> {
+        let keys = &self.running.get().ok_or("this node serves no S3")?.keys;
+        let text = |error: KeyError| error.to_string();
+        let key = keys.create(name).await.map_err(text)?;
+        keys.allow(&key.id, "*", Permissions::ALL).await.map_err(text)?;
+        keys.allow_creating_buckets(&key.id, true).await.map_err(text)?;
+        Ok(key)
     }
 
     /// The first key of a cluster of one node: what the file says, or a new one that is written there.
@@ -125,11 +139,7 @@ impl GatewayApi {
                 kept.map(drop).map_err(|error| error.to_string())
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let key = running.keys.create(FIRST_KEY_NAME).await.map_err(|error| error.to_string())?;
-                let all = running.keys.allow(&key.id, "*", Permissions::ALL).await;
-                all.map_err(|error| error.to_string())?;
-                let may = running.keys.allow_creating_buckets(&key.id, true).await;
-                may.map_err(|error| error.to_string())?;
+                let key = self.new_key(FIRST_KEY_NAME).await?;
                 let text = format!(
                     "[default]\naws_access_key_id = {}\naws_secret_access_key = {}\n",
                     key.id, key.secret
@@ -144,7 +154,10 @@ impl GatewayApi {
     pub(crate) async fn stop(&self, patience: Duration) {
         if let Some(running) = self.running.get() {
             running.lifecycle.abort();
-            running.gateway.stop(patience).await;
+            let gateway = running.gateway.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(gateway) = gateway {
+                gateway.shutdown(patience).await;
+            }
         }
     }
 
@@ -171,7 +184,8 @@ impl ApiExtension for GatewayApi {
 
     fn expose(&self, text: &mut Exposition) {
         let Some(running) = self.running.get() else { return };
-        let counters = running.gateway.counters();
+        let counters = running.gateway.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Gateway::counters);
+        let Some(counters) = counters else { return };
         text.one_gauge("synod_s3_connections", "Connections of S3 clients.", counters.connections);
         text.counters(
             "synod_s3",

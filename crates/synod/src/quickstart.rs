@@ -3,6 +3,8 @@
 //! The steps go to standard output, as text or with `--json` as one object per line; everything else goes to standard
 //! error.
 
+mod objects;
+
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
@@ -71,7 +73,13 @@ async fn show(args: &Args, cluster: &mut QuickstartBootstrap) -> ExitCode {
     }
     // The tour itself can be interrupted, too.
     let tour = tokio::select! {
-        tour = cluster.tour(&mut tell) => tour,
+        tour = async {
+            let mut tour = cluster.tour(&mut tell).await;
+            let objects = objects::tour(&mut tell).await;
+            tour.elapsed += objects.elapsed;
+            tour.steps.extend(objects.steps);
+            tour
+        } => tour,
         interrupted = interruption() => {
             if interrupted {
                 eprintln!("interrupted");

@@ -37,6 +37,21 @@ pub struct QuickstartStep {
     pub detail: String,
 }
 
+impl QuickstartStep {
+    /// A step that saw something, or failed for a reason.
+    #[must_use]
+    pub fn new(
+        step: &'static str,
+        node: Option<&str>,
+        elapsed: Duration,
+        seen: Result<String, String>,
+    ) -> Self {
+        let ok = seen.is_ok();
+        let (Ok(detail) | Err(detail)) = seen;
+        Self { step, node: node.map(str::to_owned), ok, elapsed, detail }
+    }
+}
+
 /// All steps together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -48,6 +63,12 @@ pub struct QuickstartReport {
 }
 
 impl QuickstartReport {
+    /// Steps and how long they took together.
+    #[must_use]
+    pub const fn new(steps: Vec<QuickstartStep>, elapsed: Duration) -> Self {
+        Self { steps, elapsed }
+    }
+
     /// Whether every step did what it should.
     #[must_use]
     pub fn passed(&self) -> bool {
@@ -78,9 +99,8 @@ impl<'a> Guide<'a> {
     }
 
     fn note(&mut self, step: &'static str, node: Option<&str>, elapsed: Duration, seen: Seen) -> bool {
-        let ok = seen.is_ok();
-        let (Ok(detail) | Err(detail)) = seen;
-        let step = QuickstartStep { step, node: node.map(str::to_owned), ok, elapsed, detail };
+        let step = QuickstartStep::new(step, node, elapsed, seen);
+        let ok = step.ok;
         (self.tell)(&step);
         self.steps.push(step);
         ok
