@@ -9,6 +9,7 @@
 mod access;
 mod cache;
 mod chunks;
+pub mod client;
 mod cors;
 pub mod counters;
 mod digests;

@@ -32,7 +32,7 @@ pub(crate) struct ListArgs {
     pub(crate) ask: AskArgs,
     /// Ask again every second, until interrupted.
     #[arg(long)]
-    watch: bool,
+    pub(crate) watch: bool,
 }
 
 /// Arguments of `synod slots`.
