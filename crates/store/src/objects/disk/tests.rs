@@ -1,0 +1,5 @@
+//! A disk as its owner sees it: what was acknowledged is there again, whatever happened in between.
+
+mod parts;
+mod samples;
+mod stories;
