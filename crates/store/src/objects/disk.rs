@@ -13,8 +13,11 @@
 //! be written, on the other hand, is only that part.
 
 mod error;
+mod format;
 mod garbage;
+mod limits;
 mod listing;
+mod memory;
 mod parts;
 mod table;
 mod values;
@@ -24,10 +27,8 @@ mod writer;
 mod tests;
 
 use std::fmt;
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::ops::Bound;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
@@ -35,21 +36,21 @@ use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use redb::{Database, Durability, ReadableDatabase, ReadableTableMetadata, StorageBackend, WriteTransaction};
-use synod_core::objects::{
-    EntryHead, EntryName, EntryTable, ObjectMessage, SlotFence, SlotSummary, handle_message,
-};
+use synod_core::objects::{EntryHead, EntryName, ObjectMessage, SlotFence, SlotSummary, handle_message};
 use synod_core::slots::{HeadRank, SlotEpoch, SlotId, Tag};
 use tokio::sync::watch;
 
 pub(crate) use self::error::{DiskError, PartDamage};
+use self::format::{check_format, write_format};
 pub(crate) use self::garbage::GarbageReport;
+use self::limits::{SMALL_JOB_BYTES, check_head, message_bytes};
 pub(crate) use self::listing::{DiskListItem, DiskListPage, DiskListQuery};
+use self::memory::{FromMemory, Memory, SlotState};
 pub(crate) use self::parts::{PartReader, PartSeal};
-use self::parts::{FILE_MODE, PartStore, PartWriter};
+use self::parts::{PartStore, PartWriter};
 use self::table::{Changes, Counts, HEADS, INDEX, MISSING, NAMINGS, TOMBSTONES, Tables, UNKNOWN};
 use self::writer::{Job, Queue, QueueLimit, Work};
-use super::content::{BRIEF_BYTES_MAX, Content, PartId, PartRef};
-use crate::lock;
+use super::content::{PartId, PartRef};
 
 /// How a disk is used.
 #[derive(Clone)]
@@ -118,18 +119,6 @@ struct Shared {
     failure: watch::Sender<Option<DiskError>>,
     damaged_entries: AtomicU64,
     orphan_position: Mutex<Option<PartId>>,
-}
-
-#[derive(Default)]
-struct Memory {
-    slots: Vec<SlotState>,
-    counts: Counts,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct SlotState {
-    fence: SlotFence,
-    summary: SlotSummary,
 }
 
 /// What is on a disk.
@@ -239,7 +228,10 @@ impl Disk {
     ///
     /// # Errors
     /// The disk has failed.
-    pub(crate) fn answer_from_memory(&self, message: &ObjectMessage) -> Result<Option<ObjectMessage>, DiskError> {
+    pub(crate) fn answer_from_memory(
+        &self,
+        message: &ObjectMessage,
+    ) -> Result<Option<ObjectMessage>, DiskError> {
         self.check_failure()?;
         match message {
             ObjectMessage::Confirm { .. } | ObjectMessage::Summarize { .. } => {
@@ -335,7 +327,8 @@ impl Disk {
         for row in tombstones.range(start.as_slice()..end.as_slice()).map_err(&failed)?.take(limit) {
             let (key, tag) = row.map_err(&failed)?;
             let (epoch, sequence) = tag.value();
-            let name = values::tombstone_name(key.value()).ok_or_else(|| self.shared().damaged("a tombstone"))?;
+            let name =
+                values::tombstone_name(key.value()).ok_or_else(|| self.shared().damaged("a tombstone"))?;
             found.push((name, Tag { epoch: SlotEpoch::new(epoch), sequence }));
         }
         Ok(found)
@@ -366,7 +359,9 @@ impl Disk {
     /// Its file cannot be read.
     pub(crate) fn has_part(&self, part: &PartRef) -> Result<bool, DiskError> {
         match self.open_part(part.id) {
-            Ok(found) => Ok(found.is_some_and(|found| (found.bytes(), found.root()) == (part.bytes, part.root))),
+            Ok(found) => {
+                Ok(found.is_some_and(|found| (found.bytes(), found.root()) == (part.bytes, part.root)))
+            }
             Err(error) if error.is_damage() => Ok(false),
             Err(error) => Err(error),
         }
@@ -476,7 +471,8 @@ impl Disk {
     pub(crate) fn usage(&self) -> Result<DiskUsage, DiskError> {
         let shared = self.shared();
         let missing = self.read_table(MISSING)?.len().map_err(shared.failed_storage())?;
-        let meta = fs::metadata(&shared.entries_path).map_err(DiskError::at("look at", &shared.entries_path))?;
+        let meta =
+            fs::metadata(&shared.entries_path).map_err(DiskError::at("look at", &shared.entries_path))?;
         let counts = self.read_memory().counts;
         let count = |number: i64| u64::try_from(number).unwrap_or_default();
         Ok(DiskUsage {
@@ -709,124 +705,6 @@ impl Shared {
     }
 }
 
-/// Fences and summaries alone: what messages that need no more are answered from.
-struct FromMemory<'a>(&'a Memory);
-
-impl FromMemory<'_> {
-    fn slot(&self, slot: SlotId) -> SlotState {
-        self.0.slots.get(slot.index()).copied().unwrap_or(UNKNOWN)
-    }
-}
-
-/// Says that a message needs the tables.
-fn not_in_memory<R>() -> Result<R, DiskError> {
-    Err(DiskError::Refused { reason: "this message is not answered from memory".into() })
-}
-
-impl EntryTable for FromMemory<'_> {
-    type Error = DiskError;
-
-    fn fence(&mut self, slot: SlotId) -> Result<SlotFence, DiskError> {
-        Ok(self.slot(slot).fence)
-    }
-
-    fn summary(&mut self, slot: SlotId) -> Result<SlotSummary, DiskError> {
-        Ok(self.slot(slot).summary)
-    }
-
-    fn set_fence(&mut self, _: SlotId, _: SlotFence) -> Result<(), DiskError> {
-        not_in_memory()
-    }
-
-    fn rank(&mut self, _: SlotId, _: &EntryName) -> Result<Option<HeadRank>, DiskError> {
-        not_in_memory()
-    }
-
-    fn head(&mut self, _: SlotId, _: &EntryName) -> Result<Option<EntryHead>, DiskError> {
-        not_in_memory()
-    }
-
-    fn ranks(
-        &mut self,
-        _: SlotId,
-        _: Option<&EntryName>,
-        _: Option<&EntryName>,
-        _: usize,
-    ) -> Result<Vec<(EntryName, HeadRank)>, DiskError> {
-        not_in_memory()
-    }
-
-    fn put(&mut self, _: SlotId, _: &EntryName, _: &EntryHead) -> Result<(), DiskError> {
-        not_in_memory()
-    }
-
-    fn remove(&mut self, _: SlotId, _: &EntryName) -> Result<(), DiskError> {
-        not_in_memory()
-    }
-
-    fn has_parts(&mut self, _: &EntryHead) -> Result<bool, DiskError> {
-        not_in_memory()
-    }
-}
-
-/// A head that cannot be kept is refused before anything is.
-fn check_head(name: &EntryName, head: &EntryHead) -> Result<(), DiskError> {
-    let refused = |what: &str| Err(DiskError::Refused { reason: format!("the head of {name}: {what}") });
-    if head.etag.len() > ETAG_BYTES_MAX {
-        return refused("its ETag is too long");
-    }
-    if head.content.len() > CONTENT_BYTES_MAX {
-        return refused("its content is too long");
-    }
-    match Content::from_bytes(head.content.clone()) {
-        Err(_) => refused("its content cannot be read"),
-        Ok(content) if content.brief.len() > BRIEF_BYTES_MAX => refused("what is listed of it is too long"),
-        Ok(_) => Ok(()),
-    }
-}
-
-/// About how much memory a message takes while it waits.
-fn message_bytes(message: &ObjectMessage) -> usize {
-    let of_head = |name: &EntryName, head: &EntryHead| name.as_bytes().len() + head.content.len();
-    let more = match message {
-        ObjectMessage::Store { name, head, .. } => of_head(name, head),
-        ObjectMessage::Adopt { heads, .. } => heads.iter().map(|(name, head)| of_head(name, head)).sum(),
-        ObjectMessage::Compare { ranks, .. } => ranks.iter().map(|(name, _)| name.as_bytes().len() + 32).sum(),
-        ObjectMessage::Forget { entries, .. } => entries.iter().map(|(name, _)| name.as_bytes().len() + 32).sum(),
-        ObjectMessage::Fence { slots } => slots.len() * 16,
-        _ => 0,
-    };
-    SMALL_JOB_BYTES + more
-}
-
-/// Whether the directory says its version; then it is one that is known.
-fn check_format(file: &Path, total_slots: u16) -> Result<bool, DiskError> {
-    let found = match fs::read(file) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-        other => other.map_err(DiskError::at("read", file))?,
-    };
-    let known = format_text(total_slots);
-    if found == known.as_bytes() {
-        return Ok(true);
-    }
-    let found = String::from_utf8_lossy(&found[..found.len().min(128)]).trim_end().escape_debug().to_string();
-    Err(DiskError::UnknownFormat { file: file.into(), found, known: known.trim_end().into() })
-}
-
-fn write_format(dir: &Path, total_slots: u16) -> Result<(), DiskError> {
-    let (path, new) = (dir.join("format"), dir.join("format.new"));
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(&new);
-    let mut file = file.map_err(DiskError::at("create", &new))?;
-    file.write_all(format_text(total_slots).as_bytes()).map_err(DiskError::at("write", &new))?;
-    file.sync_all().map_err(DiskError::at("sync", &new))?;
-    fs::rename(&new, &path).map_err(DiskError::at("replace", &path))?;
-    parts::sync_dir(dir)
-}
-
-fn format_text(total_slots: u16) -> String {
-    format!("synod object disk, version {FORMAT_VERSION}, {total_slots} slots\n")
-}
-
 fn unreadable(file: &Path, error: redb::DatabaseError) -> DiskError {
     match error {
         redb::DatabaseError::Storage(redb::StorageError::Io(error))
@@ -845,10 +723,3 @@ fn wall_clock_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
-
-/// Longest `ETag` of an entry.
-const ETAG_BYTES_MAX: usize = 1024;
-/// Longest content of a head: that of the largest object, with more than 80000 parts.
-const CONTENT_BYTES_MAX: usize = 8 << 20;
-const SMALL_JOB_BYTES: usize = 256;
-const FORMAT_VERSION: u32 = 1;

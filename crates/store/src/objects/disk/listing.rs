@@ -106,7 +106,8 @@ pub(super) fn list(
             }
             if page.items.len() >= query.limit {
                 // Something more is there. What was passed over since the last item need not be passed over again.
-                page.next = end.or_else(|| query.after.clone()).or_else(|| Some(ListPosition::Key(String::new())));
+                page.next =
+                    end.or_else(|| query.after.clone()).or_else(|| Some(ListPosition::Key(String::new())));
                 return Ok(page);
             }
             match common_prefix(name.key(), &query.prefix, &query.delimiter) {

@@ -17,9 +17,10 @@ use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 use synod_core::objects::{EntryHead, EntryName, EntryTable, SlotFence, SlotSummary};
 use synod_core::slots::{HeadRank, SlotEpoch, SlotId};
 
+use super::Shared;
 use super::error::DiskError;
+use super::memory::SlotState;
 use super::values::{self, IndexRow};
-use super::{Shared, SlotState};
 use crate::objects::content::{Body, Content, PartId, PartRef};
 
 /// All tables, open for one batch. What is remembered in memory changes with [`Tables::into_changes`], after the commit.
@@ -223,7 +224,11 @@ impl<'a> Tables<'a> {
     }
 
     /// Dooms parts in the trash whose time has come; how many, and whether there are more.
-    pub(super) fn empty_trash(&mut self, now_ms: u64, limit: usize) -> Result<(Vec<PartId>, bool), DiskError> {
+    pub(super) fn empty_trash(
+        &mut self,
+        now_ms: u64,
+        limit: usize,
+    ) -> Result<(Vec<PartId>, bool), DiskError> {
         let failed = self.shared.failed_storage();
         let mut due = Vec::new();
         for row in self.trash.range(..=(now_ms, u128::MAX)).map_err(&failed)?.take(limit + 1) {
@@ -522,8 +527,10 @@ pub(super) fn read_ranks(
 ) -> Result<Vec<(EntryName, HeadRank)>, DiskError> {
     use std::ops::Bound;
     let failed = shared.failed_storage();
-    let start = after.map_or_else(|| slot.get().to_be_bytes().to_vec(), |after| values::head_key(slot, after));
-    let rows = heads.range::<&[u8]>((Bound::Excluded(start.as_slice()), Bound::Unbounded)).map_err(&failed)?;
+    let start =
+        after.map_or_else(|| slot.get().to_be_bytes().to_vec(), |after| values::head_key(slot, after));
+    let rows =
+        heads.range::<&[u8]>((Bound::Excluded(start.as_slice()), Bound::Unbounded)).map_err(&failed)?;
     let mut ranks = Vec::new();
     for row in rows {
         let (key, value) = row.map_err(&failed)?;
@@ -548,7 +555,8 @@ fn index_row(slot: SlotId, head: &EntryHead, content: &Content) -> IndexRow {
 
 fn content_of(slot: SlotId, name: &EntryName, head: &EntryHead) -> Result<Content, DiskError> {
     // Checked before it was stored.
-    Content::from_bytes(head.content.clone()).map_err(|_| DiskError::DamagedEntry { slot, name: name.clone() })
+    Content::from_bytes(head.content.clone())
+        .map_err(|_| DiskError::DamagedEntry { slot, name: name.clone() })
 }
 
 fn parts_in(content: &Content) -> &[PartRef] {
