@@ -18,8 +18,10 @@ copy_file() {
     first s3 cp small.bin "s3://$bucket/dir/small.bin" --metadata color=blue --content-type text/css
     last s3 cp "s3://$bucket/dir/small.bin" small.back
     same_files small.back small.bin
-    same "$(last s3api head-object --bucket "$bucket" --key dir/small.bin --query '[ContentType,Metadata.color]' --output text)" \
-        "text/css"$'\t'"blue" "type and metadata"
+    local about
+    about=$(last s3api head-object --bucket "$bucket" --key dir/small.bin \
+        --query '[ContentType,Metadata.color]' --output text)
+    same "$about" "text/css"$'\t'"blue" "type and metadata"
     same "$(first s3 cp "s3://$bucket/dir/small.bin" - | md5sum)" "$(md5sum <small.bin)" "what goes to standard output"
     echo "from a pipe" | last s3 cp - "s3://$bucket/piped"
     same "$(first s3 cp "s3://$bucket/piped" -)" "from a pipe" "what came from a pipe"
@@ -58,9 +60,12 @@ sync_both_ways() {
 }
 
 list() {
-    same "$(last s3 ls "s3://$bucket/tree/" | awk '{print $NF}' | sort | tr '\n' ' ')" "empty large.bin many/ sub/ " "a folded list"
+    local names count
+    names=$(last s3 ls "s3://$bucket/tree/" | awk '{print $NF}' | sort | tr '\n' ' ')
+    same "$names" "empty large.bin many/ sub/ " "a folded list"
     same "$(last s3 ls --recursive "s3://$bucket/tree/" | wc -l)" "$(find tree -type f | wc -l)" "how many are listed"
-    same "$(first s3api list-objects-v2 --bucket "$bucket" --prefix tree/many/ --page-size 7 --query 'length(Contents)')" 39 "pages of 7"
+    count=$(first s3api list-objects-v2 --bucket "$bucket" --prefix tree/many/ --page-size 7 --query 'length(Contents)')
+    same "$count" 39 "objects in pages of 7"
 }
 
 presign() {

@@ -5,9 +5,9 @@
         interop/s3/boto3_scenario.py [--check PATTERN]
 
 `interop/s3/run` starts a cluster and calls this with all that it needs. The checks are in `checks`, a module for each
-part of S3. What one endpoint was told is asked of another. What is expected is what AWS does; where AWS has more than one
-way, each of them is. S3_STRANGER_ACCESS_KEY_ID and S3_READER_ACCESS_KEY_ID (with their _SECRET_ACCESS_KEY) are keys
-without permissions and with that to read all buckets; without them the check of permissions is skipped.
+part of S3. What one endpoint was told is asked of another. What is expected is what AWS does; where it has more than
+one way, each of them is. S3_STRANGER_ACCESS_KEY_ID and S3_READER_ACCESS_KEY_ID (with their _SECRET_ACCESS_KEY) are
+keys without permissions and with that to read all buckets; without them the check of permissions is skipped.
 """
 
 import argparse

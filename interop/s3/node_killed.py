@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """One of the nodes is killed with -9 while clients write through it. They go on through the others.
 
-Workers put objects, one counts by compare-and-swap, one uploads in parts; all of them prefer the endpoint that dies. No
-write that was acknowledged may be lost, through whichever endpoint it is read, nor after the node has come back. A write
-without an answer may have been done or not, which is why the count may be a little higher than what was acknowledged.
+Workers put objects, one counts by compare-and-swap, one uploads in parts; all of them prefer the endpoint that dies.
+No write that was acknowledged may be lost, through whichever endpoint it is read, nor after the node has come back. A
+write without an answer may have been done or not, so the count may be a little higher than what was acknowledged.
 
 `interop/s3/run --only node_killed` gives it what it needs: S3_NODE_PIDS, the processes behind S3_ENDPOINTS in the same
 order, and S3_RESTART_NODE, a command that takes the number of a node and returns when that is ready.
@@ -22,10 +22,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from botocore.exceptions import ClientError, HTTPClientError
+from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError
 
-from checks.harness import Service, Skipped, Wrong, body_of, check, expect, run_all
-from checks.objects import payload
+from checks.harness import Service, Skipped, Wrong, body_of, check, expect, payload, run_all
 
 VICTIM = 1
 WORKERS = 6
@@ -58,6 +57,9 @@ class Story:
         for number in itertools.count(VICTIM):
             try:
                 return call(self.clients[number % len(self.clients)]), unknown
+            except EndpointConnectionError as error:
+                # Nobody was there: it was not done.
+                last: Exception = error
             except HTTPClientError as error:
                 unknown, last = unknown + 1, error
             except ClientError as error:

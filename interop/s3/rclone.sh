@@ -22,7 +22,7 @@ synchronize() {
     rclone sync tree "first:$bucket/tree"
     rclone check --download tree "last:$bucket/tree"
     # The times of the files are in the metadata of the objects.
-    same "$(rclone sync --stats-one-line --stats-log-level NOTICE tree "last:$bucket/tree" 2>&1 | grep -c 'Copied' || true)" 0 "what a second sync copies"
+    same "$(rclone sync -v tree "last:$bucket/tree" 2>&1 | grep -c Copied || true)" 0 "what a second sync copies"
     rm tree/many/file-7
     echo changed >tree/empty
     rclone sync tree "last:$bucket/tree"
@@ -42,8 +42,8 @@ read_object() {
     same "$(rclone cat "last:$bucket/words")" "some words" "what cat prints"
     same "$(rclone cat --offset 5 --count 3 "last:$bucket/words")" "wor" "a range"
     same "$(rclone lsf "last:$bucket/tree" | sort | tr '\n' ' ')" "empty large.bin many/ sub/ " "a list"
-    same "$(rclone size --json "last:$bucket/tree" | jq -c '[.count, .bytes]')" \
-        "[$(find tree -type f | wc -l),$(find tree -type f -printf '%s\n' | awk '{ all += $1 } END { print all }')]" "count and bytes"
+    same "$(rclone size --json "last:$bucket/tree" | jq -r '"\(.count) \(.bytes)"')" \
+        "$(find tree -type f -printf '%s\n' | awk '{ all += $1 } END { print NR, all }')" "count and bytes"
 }
 
 copy_inside() {

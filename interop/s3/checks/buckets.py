@@ -1,5 +1,7 @@
 """Buckets: their life, their names, and what is said of those that are not there."""
 
+from typing import Any
+
 from .harness import Service, check, expect, expect_in, outcome, refused
 from .sigv4 import Request, signed
 
@@ -61,7 +63,7 @@ def long_names(service: Service) -> None:
 @check("what is asked of a bucket that does not exist is answered with NoSuchBucket")
 def missing(service: Service) -> None:
     name, client = service.bucket_name("missing"), service.writer
-    calls = {
+    calls: dict[str, tuple[Any, dict[str, Any]]] = {
         "get": (client.get_object, {"Key": "k"}),
         "put": (client.put_object, {"Key": "k", "Body": b""}),
         "delete": (client.delete_object, {"Key": "k"}),

@@ -3,9 +3,8 @@
 from typing import Any
 
 from .checksum import ALGORITHMS, COMPOSITE, FULL_OBJECT, encoded, etag
-from .harness import Service, body_of, check, expect, expect_in, refused
+from .harness import Service, body_of, check, expect, expect_in, payload, refused
 from .multipart import PART_BYTES_MIN
-from .objects import payload
 from .sigv4 import Answer, Chunked
 
 DATA = b"The quick brown fox jumps over the lazy dog"

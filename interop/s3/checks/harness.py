@@ -8,13 +8,14 @@ import contextlib
 import itertools
 import os
 import pathlib
+import random
 import re
 import socket
 import time
 import traceback
 import urllib.parse
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -51,8 +52,10 @@ def shortened(value: object) -> str:
     return text if len(text) <= 400 else f"{text[:400]}... ({len(text)} characters)"
 
 
-def refused(codes: str | tuple[str, ...], status: int, what: str, call: Callable[..., object], **arguments: Any) -> None:
-    """The call must be refused with one of these codes and this status. A bare status stands for HEAD."""
+def refused(
+    codes: str | tuple[str, ...], status: int, what: str, call: Callable[..., object], **arguments: Any
+) -> None:
+    """The call must be refused with one of these codes and this status."""
     wanted = (codes,) if isinstance(codes, str) else codes
     try:
         call(**arguments)
@@ -64,6 +67,13 @@ def refused(codes: str | tuple[str, ...], status: int, what: str, call: Callable
             raise Wrong(f"{what}: expected {status} {' or '.join(wanted)}, got {told} {code}: {error}") from error
         return
     raise Wrong(f"{what}: expected {status} {' or '.join(wanted)}, but it was done")
+
+
+def refused_as(pairs: dict[str, int], what: str, call: Callable[..., object], **arguments: Any) -> None:
+    """The call must be refused with one of these codes, each with its status."""
+    code = outcome(call, **arguments)
+    expect_in(code, tuple(pairs), what)
+    refused(code, pairs[code], what, call, **arguments)
 
 
 def outcome(call: Callable[..., object], **arguments: Any) -> str:
@@ -175,6 +185,11 @@ def uploads(client: Client, bucket: str, **filters: Any) -> list[dict[str, Any]]
     return [upload for page in pages for upload in page.get("Uploads", [])]
 
 
+def payload(size: int, seed: int = 1) -> bytes:
+    """Bytes that no service can pack, the same for the same seed."""
+    return random.Random(seed).randbytes(size)
+
+
 def body_of(client: Client, bucket: str, key: str, **arguments: Any) -> bytes:
     return client.get_object(Bucket=bucket, Key=key, **arguments)["Body"].read()
 
@@ -187,7 +202,7 @@ def check(name: str) -> Callable[[Check], Check]:
     """Adds a check to those that are run, in the order of the source."""
 
     def register(function: Check) -> Check:
-        CHECKS.append((function.__module__.rsplit(".", 1)[-1], name, function))
+        CHECKS.append((pathlib.Path(function.__code__.co_filename).stem, name, function))
         return function
 
     return register
@@ -257,8 +272,3 @@ def virtual_endpoint(endpoint: str) -> str:
     is_address = re.fullmatch(r"[0-9.]+|\[.*\]", parts.netloc.rsplit(":", 1)[0] if parts.port else parts.netloc)
     name = "localhost" if is_address else parts.hostname
     return f"{parts.scheme}://{name}{f':{parts.port}' if parts.port else ''}"
-
-
-def entries(pages: Iterator[dict[str, Any]], name: str, field: str) -> list[str]:
-    """One field of all entries of some pages."""
-    return [entry[field] for page in pages for entry in page.get(name, [])]

@@ -132,8 +132,8 @@ def markers(service: Service) -> None:
     told = (keys_of(plain), plain["IsTruncated"])
     expect(told, (everything[:2], True), "the first page of version 1")
     folded = service.reader.list_objects(Bucket=bucket, MaxKeys=2, Delimiter="/")
-    told = (keys_of(folded), prefixes_of(folded), folded.get("NextMarker"))
-    expect(told, (["a"], ["a/"], "a/"), "the first folded page of version 1")
+    page_told = (keys_of(folded), prefixes_of(folded), folded.get("NextMarker"))
+    expect(page_told, (["a"], ["a/"], "a/"), "the first folded page of version 1")
     rest = service.writer.list_objects(Bucket=bucket, Delimiter="/", Marker=folded["NextMarker"])
     expect((keys_of(rest)[0], prefixes_of(rest)[0]), ("a0", "b/"), "the page after NextMarker")
 

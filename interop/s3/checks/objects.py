@@ -2,12 +2,11 @@
 
 import base64
 import datetime
-import random
 from collections.abc import Callable
 from typing import Any
 
 from .checksum import encoded, etag, md5
-from .harness import Service, Wrong, body_of, check, expect, expect_in, in_parallel, refused
+from .harness import Service, Wrong, body_of, check, expect, expect_in, in_parallel, payload, refused
 
 ODD_KEYS = (
     "with space",
@@ -45,10 +44,6 @@ ODD_KEYS = (
     "k" * 1024,
     "\u00fc" * 512,
 )
-
-
-def payload(size: int, seed: int = 1) -> bytes:
-    return random.Random(seed).randbytes(size)
 
 
 @check("an object is put through one endpoint, and got and headed through all")
@@ -122,6 +117,8 @@ def delete_too_many(service: Service) -> None:
 @check("keys of every shape are kept as they are")
 def odd_keys(service: Service) -> None:
     bucket = service.bucket("odd-keys")
+    # The others leave no room for the name of a copy.
+    copied = [key for key in ODD_KEYS if len(key.encode()) < 1024]
 
     def problems(key: str) -> str:
         """Each on its own, so that one bad key does not hide the others."""
@@ -130,8 +127,9 @@ def odd_keys(service: Service) -> None:
             service.writer.put_object(Bucket=bucket, Key=key, Body=data)
             expect(body_of(service.reader, bucket, key), data, "the body")
             expect(service.writer.head_object(Bucket=bucket, Key=key)["ContentLength"], len(data), "the length")
-            service.reader.copy_object(Bucket=bucket, Key=key + "2", CopySource={"Bucket": bucket, "Key": key}) \
-                if len(key.encode()) < 1000 else None
+            if key in copied:
+                source = {"Bucket": bucket, "Key": key}
+                service.reader.copy_object(Bucket=bucket, Key=key + "2", CopySource=source)
             listed = service.reader.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1).get("Contents", [])
             expect([entry["Key"] for entry in listed], [key], "the listed key")
         except Exception as error:  # The key is what matters here, whatever happens to it.
@@ -143,7 +141,7 @@ def odd_keys(service: Service) -> None:
         raise Wrong("; ".join(found))
     pages = service.reader.get_paginator("list_objects_v2").paginate(Bucket=bucket, PaginationConfig={"PageSize": 7})
     listed = [entry["Key"] for page in pages for entry in page["Contents"]]
-    copies = [key + "2" for key in ODD_KEYS if len(key.encode()) < 1000]
+    copies = [key + "2" for key in copied]
     expect(listed, sorted([*ODD_KEYS, *copies], key=str.encode), "all keys, in the order of their bytes")
     for key in listed:
         service.writer.delete_object(Bucket=bucket, Key=key)

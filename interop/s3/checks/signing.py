@@ -1,7 +1,7 @@
 """Who may ask, and how they show it: presigned URLs, the style of the address, and the errors of bad signatures."""
 
 import datetime
-import http.client
+import email.message
 import urllib.error
 import urllib.request
 from typing import Any
@@ -23,7 +23,7 @@ def fetch(url: str, method: str = "GET", data: bytes | None = None, **headers: s
         return Answer(error.code, lower(error.headers), error.read())
 
 
-def lower(headers: http.client.HTTPMessage) -> dict[str, str]:
+def lower(headers: email.message.Message) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 
