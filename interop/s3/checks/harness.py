@@ -210,7 +210,7 @@ def check(name: str) -> Callable[[Check], Check]:
 
 def told(error: BaseException) -> str:
     """What went wrong, and where in the checks."""
-    here = str(pathlib.Path(__file__).parent)
+    here = str(pathlib.Path(__file__).parent.parent)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(here)]
     ours = [frame for frame in frames if not frame.filename.endswith("harness.py")] or frames
     place = f"{pathlib.Path(ours[-1].filename).name}:{ours[-1].lineno}: " if ours else ""
