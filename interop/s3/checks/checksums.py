@@ -130,6 +130,13 @@ def sent(service: Service, bucket: str, key: str, body: Chunked, **more: Any) ->
     return body.put(service.endpoints[0], f"/{bucket}/{key}", service.credentials, **more).send()
 
 
+# What can be said of a chunk without the signature that it was to have.
+UNSIGNED_CHUNK = {
+    (403, "SignatureDoesNotMatch"),
+    (403, "AccessDenied"),
+    (400, "InvalidRequest"),
+    (400, "IncompleteBody"),
+}
 CHUNKS = [payload(65_536, 7), payload(65_536, 8), payload(1000, 9)]
 
 
@@ -167,12 +174,19 @@ def tampered(service: Service) -> None:
         "later-signature": (Chunked(CHUNKS, forged={2: zeros}), None, {(403, "SignatureDoesNotMatch")}),
         "last-signature": (Chunked(CHUNKS, forged={3: zeros}), None, {(403, "SignatureDoesNotMatch")}),
         "trailer-signature": (Chunked(CHUNKS, True, crc, {4: zeros}), None, {(403, "SignatureDoesNotMatch")}),
+        "no-signature": (Chunked(CHUNKS, forged={1: ""}), None, UNSIGNED_CHUNK),
+        "no-signatures": (Chunked(CHUNKS, forged=dict.fromkeys(range(4), "")), None, UNSIGNED_CHUNK),
+        "no-trailer-signature": (Chunked(CHUNKS, True, crc, {4: ""}), None, UNSIGNED_CHUNK),
         "signed-trailer": (Chunked(CHUNKS, True, lie), None, {(400, "BadDigest")}),
         "unsigned-trailer": (Chunked(CHUNKS, False, lie), None, {(400, "BadDigest")}),
         "too-short": (Chunked(CHUNKS), size + 1, {(400, "IncompleteBody")}),
         "too-long": (Chunked(CHUNKS), size - 1, {(400, "IncompleteBody"), (400, "InvalidRequest")}),
     }
+    problems = []
     for key, (body, declared, wanted) in refusals.items():
         answer = sent(service, bucket, key, body, declared=declared)
-        expect_in((answer.status, answer.code), wanted, key)
+        if (answer.status, answer.code) not in wanted:
+            problems.append(f"{key}: expected one of {wanted}, got {answer}")
+    # All of them are told, not just the first.
+    expect(problems, [], "what was not refused as it should be")
     expect(service.reader.list_objects_v2(Bucket=bucket)["KeyCount"], 0, "objects that were left")

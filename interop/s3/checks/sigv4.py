@@ -176,7 +176,7 @@ class Chunked:
     chunks: list[bytes]
     is_signed: bool = True
     trailer: tuple[str, str] | None = None
-    # What is sent in place of the true signature of a chunk or of the trailer, by its number.
+    # What is sent in place of the true signature of a chunk or of the trailer, by its number. Nothing: none is sent.
     forged: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -210,7 +210,8 @@ class Chunked:
             if self.is_signed:
                 text = [EMPTY_SHA256, hashlib.sha256(chunk).hexdigest()]
                 previous = chain(credentials, when, "PAYLOAD", previous, text)
-                extension = f";chunk-signature={self.forged.get(number, previous)}"
+                told = self.forged.get(number, previous)
+                extension = f";chunk-signature={told}" if told else ""
             end = b"\r\n" if chunk or not self.trailer else b""
             yield f"{len(chunk):x}{extension}\r\n".encode() + chunk + end
         if self.trailer:
@@ -220,7 +221,7 @@ class Chunked:
                 digest = hashlib.sha256(f"{name}:{value}\n".encode()).hexdigest()
                 signature = chain(credentials, when, "TRAILER", previous, [digest])
                 signature = self.forged.get(len(self.chunks) + 1, signature)
-                yield f"x-amz-trailer-signature:{signature}\r\n".encode()
+                yield f"x-amz-trailer-signature:{signature}\r\n".encode() if signature else b""
             yield b"\r\n"
 
 
