@@ -4,6 +4,9 @@
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 bucket="awscli-$S3_RUN_ID"
+# By itself this version signs URLs as AWS did before 2014.
+printf '[default]\ns3 =\n    signature_version = s3v4\n' >config
+export AWS_CONFIG_FILE=$S3_WORK/config
 first() { aws --endpoint-url "$FIRST" "$@"; }
 last() { aws --endpoint-url "$LAST" "$@"; }
 

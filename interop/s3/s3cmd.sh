@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# s3cmd: buckets, files, files in parts, trees, metadata, copies, removal, signed URLs.
+# s3cmd: buckets, files, files in parts, trees, metadata, copies, removal. It signs URLs only as AWS did before 2014,
+# which nobody has to accept any more; so that is not checked.
 # `interop/s3/run --only s3cmd` gives it what it needs; lib.sh says what that is.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -67,13 +68,9 @@ sync_both_ways() {
     same "$(last ls --recursive "s3://$bucket/tree/" | wc -l)" "$(find tree -type f | wc -l)" "how many are listed"
 }
 
-signed_url() {
-    curl --fail --silent --show-error "$(first signurl "s3://$bucket/dir/small.bin" +300)" -o signed.back
-    same_files signed.back small.bin
-}
-
 uploads() {
-    same "$(last multipart "s3://$bucket" | grep -c "s3://$bucket/" || true)" 0 "uploads that were not completed"
+    # Above the list stands the bucket; the entries have their columns.
+    same "$(last multipart "s3://$bucket" | grep -c $'\t'"s3://$bucket/" || true)" 0 "uploads that were not completed"
 }
 
 remove() {
@@ -90,7 +87,6 @@ check "a bucket is made" make_bucket
 check "a file goes up and down, with its metadata" copy_file
 check "a large file goes up, across and down in parts" copy_in_parts
 check "a tree is synchronized both ways" sync_both_ways
-check "a signed URL works with curl" signed_url
 check "no upload is left behind" uploads
 check "a tree and a bucket are removed" remove
 finish
