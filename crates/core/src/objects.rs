@@ -23,12 +23,14 @@
 //! [`handle_message`] is the replica, over whatever [`EntryTable`] keeps its entries; [`ObjectCoordinator`] is the primary, of all
 //! slots of a node.
 
+mod archive;
 mod coordinator;
 mod head;
 mod message;
 mod name;
 mod replica;
 
+pub use archive::{ArchiveRecord, ArchiveRecordError, ArchiveStep, parse_generation};
 pub use coordinator::{
     EntryAnswer, EntryError, EntryOperation, EntryRequest, ObjectConfig, ObjectConfigError,
     ObjectCoordinator, ObjectCounters, ObjectEvent, ObjectOutcome, ObjectProgress, RanksQuery,

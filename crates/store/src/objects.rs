@@ -13,6 +13,7 @@
 //!
 //! [`ObjectStore`]: contract::ObjectStore
 
+mod archive;
 mod body;
 mod codec;
 pub mod content;
@@ -27,6 +28,7 @@ mod request;
 mod running;
 mod service;
 
+pub use archive::{ArchivePage, ArchivePair, ArchiveReport, ArchiveStatusJson};
 pub use body::PlaneWriter;
 pub use handle::Objects;
 pub use keeper::{KeeperConfig, ScrubProgress};

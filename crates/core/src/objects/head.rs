@@ -47,16 +47,22 @@ pub enum Condition {
     EtagNotIn(Arc<[Arc<str>]>),
     /// It is there, as this write.
     TagIs(Tag),
+    /// It is not there, and no tombstone says that it was. A deletion under this condition leaves a tombstone, which makes
+    /// the condition fail for everybody else.
+    Never,
 }
 
 impl Condition {
     /// Whether it holds of what is there.
     #[must_use]
     pub fn holds(&self, current: Option<&EntryHead>) -> bool {
+        if matches!(self, Self::Never) {
+            return current.is_none();
+        }
         let current = current.filter(|head| !head.is_deleted);
         match self {
             Self::Any => true,
-            Self::Absent => current.is_none(),
+            Self::Absent | Self::Never => current.is_none(),
             Self::Present => current.is_some(),
             Self::EtagIn(etags) => current.is_some_and(|head| etags.contains(&head.etag)),
             Self::EtagNotIn(etags) => current.is_none_or(|head| !etags.contains(&head.etag)),

@@ -23,11 +23,14 @@ pub enum Space {
     Upload,
     /// A part of an upload: `key NUL upload id NUL number`.
     UploadPart,
+    /// What is known of the copy of an object in the archive; bucket and key are those of the object.
+    Archive,
 }
 
 impl Space {
     /// All of them, in order.
-    pub const ALL: [Self; 5] = [Self::Object, Self::Bucket, Self::Access, Self::Upload, Self::UploadPart];
+    pub const ALL: [Self; 6] =
+        [Self::Object, Self::Bucket, Self::Access, Self::Upload, Self::UploadPart, Self::Archive];
 
     /// The byte in front of every name of this kind. Part of the format of a disk.
     #[must_use]
@@ -38,6 +41,7 @@ impl Space {
             Self::Access => 3,
             Self::Upload => 4,
             Self::UploadPart => 5,
+            Self::Archive => 6,
         }
     }
 
@@ -200,11 +204,12 @@ mod tests {
     }
 
     #[test]
-    fn an_upload_lives_where_its_object_will() {
+    fn an_upload_and_an_archive_record_live_where_their_object_does() {
         let slot = |space, key: &str| EntryName::new(space, "photos", key).unwrap().slot(2048);
         let object = slot(Space::Object, "a/b.jpg");
         assert_eq!(slot(Space::Upload, "a/b.jpg\u{0}u1"), object);
         assert_eq!(slot(Space::UploadPart, "a/b.jpg\u{0}u1\u{0}00001"), object);
+        assert_eq!(slot(Space::Archive, "a/b.jpg"), object);
         // Published: it must never change.
         assert_eq!(object.get(), slot_of(b"photos\0a/b.jpg", 2048).get());
         let other = EntryName::new(Space::Object, "photo", "sa/b.jpg").unwrap().slot(2048);

@@ -101,7 +101,7 @@ pub(super) fn unmet_write(condition: &Condition, current: Option<&Entry>) -> S3E
 pub(super) fn seems_unmet(condition: &Condition, current: Option<&Entry>) -> bool {
     !match condition {
         Condition::Any => true,
-        Condition::Absent => current.is_none(),
+        Condition::Absent | Condition::Never => current.is_none(),
         Condition::Present => current.is_some(),
         Condition::EtagIn(etags) => current.is_some_and(|entry| etags.contains(&entry.etag)),
         Condition::EtagNotIn(etags) => current.is_none_or(|entry| !etags.contains(&entry.etag)),

@@ -246,6 +246,7 @@ pub(crate) fn write_condition(condition: &Condition) -> Option<wire::Condition> 
         Condition::EtagIn(etags) => Kind::EtagIn(list(etags)),
         Condition::EtagNotIn(etags) => Kind::EtagNotIn(list(etags)),
         Condition::TagIs(tag) => Kind::TagIs(write_tag(*tag)),
+        Condition::Never => Kind::Never(true),
     };
     Some(wire::Condition { kind: Some(kind) })
 }
@@ -259,6 +260,7 @@ pub(crate) fn read_condition(condition: Option<wire::Condition>) -> Result<Condi
         Kind::EtagIn(list) => Condition::EtagIn(list.etags.into_iter().map(Arc::from).collect()),
         Kind::EtagNotIn(list) => Condition::EtagNotIn(list.etags.into_iter().map(Arc::from).collect()),
         Kind::TagIs(tag) => Condition::TagIs(read_tag(Some(tag))?),
+        Kind::Never(_) => Condition::Never,
     })
 }
 

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use synod_core::objects::{Condition, EntryAnswer, EntryName, EntryOperation};
 
+use super::archive::{ArchiveReport, ArchiveStatusJson};
 use super::body::{self, PlaneWriter};
 use super::codec::CONTENT_BYTES_MAX;
 use super::content::{BRIEF_BYTES_MAX, Body, Content, Entry, INLINE_BYTES_MAX, META_BYTES_MAX};
@@ -19,11 +20,21 @@ use super::{list, request};
 pub struct Objects {
     pub(crate) plane: Arc<Plane>,
     patience: Duration,
+    archive: Arc<OnceLock<ArchiveReport>>,
 }
 
 impl Objects {
     pub(crate) fn new(plane: Arc<Plane>) -> Self {
-        Self { plane, patience: PATIENCE }
+        Self { plane, patience: PATIENCE, archive: Arc::default() }
+    }
+
+    /// From now on the status of the node says how its archive is. The first report counts.
+    pub fn report_archive(&self, report: ArchiveReport) {
+        drop(self.archive.set(report));
+    }
+
+    pub(crate) fn archive_status(&self) -> Option<ArchiveStatusJson> {
+        self.archive.get().map(|report| report())
     }
 
     async fn perform(&self, name: &EntryName, operation: EntryOperation) -> Result<EntryAnswer, StoreError> {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use synod_cluster::MonotonicClock;
 use synod_core::objects::{self,
     EntryAnswer, EntryError, EntryName, EntryOperation, EntryRequest, ObjectConfig, ObjectCoordinator,
-    ObjectCounters, ObjectEvent, ObjectMessage, ObjectOutcome, ObjectProgress,
+    ObjectCounters, ObjectEvent, ObjectMessage, ObjectOutcome, ObjectProgress, Space,
 };
 use synod_core::slots::{BootstrapState, ClusterId, SlotEpoch, SlotEvent, SlotId, slot_of};
 use synod_core::{MemberId, NodeId, TimerInstant};
@@ -63,6 +63,7 @@ pub(crate) struct Plane {
     wake_at: Mutex<Option<TimerInstant>>,
     wake: Notify,
     events: broadcast::Sender<ObjectEvent>,
+    fresh: broadcast::Sender<EntryName>,
     suspects: mpsc::Sender<(SlotId, PartRef)>,
     lost: watch::Sender<Option<String>>,
 }
@@ -124,6 +125,7 @@ impl Plane {
                 wake_at: Mutex::default(),
                 wake: Notify::new(),
                 events: broadcast::channel(EVENTS_MAX).0,
+                fresh: broadcast::channel(FRESH_MAX).0,
                 suspects,
                 lost: watch::channel(None).0,
             }
@@ -159,7 +161,21 @@ impl Plane {
         patience: Duration,
         waiter: impl FnOnce(Result<EntryAnswer, EntryError>) + Send + 'static,
     ) {
-        let id = self.wait(waiter);
+        let is_watched = self.fresh.receiver_count() > 0
+            && name.space() == Space::Object
+            && !matches!(operation, EntryOperation::Read);
+        let id = if is_watched {
+            let (fresh, name) = (self.fresh.clone(), name.clone());
+            self.wait(move |answer| {
+                if matches!(answer, Ok(EntryAnswer::Written(_)) | Err(EntryError::Indeterminate)) {
+                    // Whoever listened may be gone.
+                    fresh.send(name).ok();
+                }
+                waiter(answer);
+            })
+        } else {
+            self.wait(waiter)
+        };
         let expires_at = self.clock.now() + patience;
         self.handle(|machine, now| {
             machine.handle_request(now, EntryRequest { id, name, operation, expires_at })
@@ -489,6 +505,11 @@ impl Plane {
         self.events.subscribe()
     }
 
+    /// Objects that were written or deleted by the primary on this node, or may have been, from now on.
+    pub(crate) fn fresh(&self) -> broadcast::Receiver<EntryName> {
+        self.fresh.subscribe()
+    }
+
     pub(crate) fn own(&self) -> &NodeId {
         &self.own
     }
@@ -578,3 +599,4 @@ pub struct PlaneStartError(pub(crate) String);
 
 const SUSPECTS_MAX: usize = 1024;
 const EVENTS_MAX: usize = 4096;
+const FRESH_MAX: usize = 4096;

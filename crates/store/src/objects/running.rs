@@ -11,6 +11,7 @@ use synod_core::slots::{BootstrapNode, BootstrapState, SlotId};
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
+use super::archive::ArchiveStatusJson;
 use super::disk::{Disk, DiskError, DiskOptions};
 use super::handle::Objects;
 use super::keeper::{Keeper, KeeperConfig};
@@ -148,6 +149,9 @@ pub struct StoreStatusJson {
     pub scrub: ScrubJson,
     /// What could not be repaired, with the reason.
     pub unrepaired: Vec<UnrepairedJson>,
+    /// The archive, if the cluster has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive: Option<ArchiveStatusJson>,
 }
 
 /// How far healing is.
@@ -225,6 +229,7 @@ impl ObjectsView {
                 repaired: scrub.repaired,
                 finished_unix_ms: scrub.finished_ms,
             },
+            archive: self.objects.archive_status(),
             ..StoreStatusJson::default()
         };
         for disk in plane.disks() {
@@ -280,6 +285,9 @@ impl ObjectsView {
         ];
         for (name, help, value) in gauges {
             text.one_gauge(&format!("synod_objects_{name}"), help, value);
+        }
+        if let Some(archive) = &status.archive {
+            archive.expose(text);
         }
         text.counters(
             "synod_objects",

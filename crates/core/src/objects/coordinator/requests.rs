@@ -316,7 +316,7 @@ impl ObjectCoordinator {
                 }
                 EntryOperation::Delete { condition, content } => {
                     let holds = condition.holds(head);
-                    if holds && visible.is_some() {
+                    if holds && (visible.is_some() || *condition == Condition::Never) {
                         let draft = Draft { is_deleted: true, etag: "".into(), content: content.clone() };
                         return self.write(slot, name, id, draft, now, out);
                     }
