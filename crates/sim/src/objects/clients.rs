@@ -68,13 +68,20 @@ impl World {
             // Only what is there is deleted.
             _ => Ask::Delete { expected: expected.filter(Option::is_some) },
         };
-        self.send_request(client, &name, ask, node);
+        let least = if self.rng.u32(..4) == 0 { 20 } else { 500 };
+        let patience = Duration::from_millis(self.rng.u64(least..1500));
+        self.send_request(client, &name, ask, node, patience);
     }
 
     /// Asks `node` for something, and waits for the answer for a while.
-    pub(super) fn send_request(&mut self, client: usize, name: &EntryName, ask: Ask, node: usize) {
-        let least = if self.rng.u32(..4) == 0 { 20 } else { 500 };
-        let patience = Duration::from_millis(self.rng.u64(least..1500));
+    pub(super) fn send_request(
+        &mut self,
+        client: usize,
+        name: &EntryName,
+        ask: Ask,
+        node: usize,
+        patience: Duration,
+    ) {
         let requests = self.histories.entry(name.clone()).or_default();
         let number = requests.len();
         requests.push(Request { ask, said: Said::Unknown, began: self.now, ended: None, tag: None });

@@ -136,7 +136,7 @@ impl World {
             self.schedule(delay, Happening::Elected { node, slot, epoch });
         }
         // The one before hears of it late, or by the replicas alone.
-        if before != node && self.rng.bool() {
+        if before != node && self.rng.u32(..3) == 0 {
             let delay = Duration::from_millis(self.rng.u64(..1500));
             self.schedule(delay, Happening::Deposed { node: before, slot, epoch });
         }
@@ -178,7 +178,7 @@ impl World {
         let other = self.rng.usize(..self.nodes.len());
         let life = self.nodes[node].life;
         let is_up = self.nodes[node].process.as_ref().is_some_and(|one| one.frozen.is_none());
-        match self.rng.u32(..16) {
+        match self.rng.u32(..18) {
             0..=2 if is_up => self.crash_for_a_while(node),
             3 if is_up => self.replace_disk(node),
             4 | 5 if is_up && self.now >= self.nodes[node].awake_until => {
@@ -217,6 +217,12 @@ impl World {
                 self.nodes[node].disk_delay_max = most;
             }
             12 => self.damage_parts(node),
+            13..=15 => {
+                // Both are heard by others, so both can find a majority.
+                self.say(None, "partition", format!("n{node} and n{other} do not hear each other"));
+                self.network.cut(node, other);
+                self.network.cut(other, node);
+            }
             _ => self.heal_network(),
         }
         let pause = Duration::from_millis(self.rng.u64(10..500));

@@ -252,19 +252,17 @@ impl World {
         if let Some(node) = self.nodes.iter().position(waits) {
             self.fail(format!("requests to n{node} were never answered"));
         }
-        self.clients = self.keys.iter().map(|_| Client::default()).collect();
-        for (client, name) in self.keys.clone().into_iter().enumerate() {
+        self.clients = vec![Client::default()];
+        for name in self.keys.clone() {
             match self.primary(self.slot_of(&name)) {
-                Some(node) => self.send_request(client, &name, Ask::Read, node),
-                None => self.fail(format!("nobody serves {name:?} any more")),
+                Some(node) => self.send_request(0, &name, Ask::Read, node, Duration::from_secs(2)),
+                None => self.fail(format!("nobody serves {} any more", name.key())),
             }
-        }
-        self.pass(Duration::from_secs(4))?;
-        let is_read = |all: &Vec<Request>| {
-            all.last().is_some_and(|last| last.ended.is_some() && matches!(last.said, Said::Found(_)))
-        };
-        if let Some((name, _)) = self.histories.iter().find(|(_, all)| !is_read(all)) {
-            self.fail(format!("{name:?} could not be read at the end"));
+            self.pass(Duration::from_millis(2100))?;
+            let last = self.histories.get(&name).and_then(|all| all.last());
+            if !last.is_some_and(|last| last.ended.is_some() && matches!(last.said, Said::Found(_))) {
+                self.fail(format!("{} could not be read at the end: {last:?}", name.key()));
+            }
         }
         self.check_histories()?;
         self.pass(Duration::ZERO)
