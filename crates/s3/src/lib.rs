@@ -17,7 +17,7 @@ mod errors;
 pub mod gateway;
 mod hosts;
 pub mod keys;
-
+pub mod lifecycle;
 mod records;
 mod request;
 mod server;
@@ -27,6 +27,7 @@ mod text;
 pub use counters::GatewayCounters;
 pub use gateway::{Gateway, GatewayConfig, GatewayError};
 pub use keys::{AccessKey, KeyError, Keys, Permissions};
+pub use lifecycle::{LifecycleReport, run_lifecycle_once};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,20 +1,26 @@
 //! S3 itself: what each operation means for the store.
 
+mod attributes;
 mod body;
 mod buckets;
+mod complete;
 mod conditions;
+mod configuration;
+mod copies;
 mod listing;
 mod metadata;
 mod objects;
 mod operations;
+mod several;
+pub(crate) mod uploads;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use s3s::{S3Error, S3Request, S3Result, s3_error};
 use synod_core::objects::{EntryName, Space};
-use synod_core::slots::Tag;
 use synod_store::objects::contract::ObjectStore;
+use tokio::task::JoinSet;
 
 use crate::access::Caller;
 use crate::cache::Cache;
@@ -40,7 +46,6 @@ struct Shared<S> {
 
 /// A bucket that is there.
 pub(crate) struct Bucket {
-    pub(crate) tag: Tag,
     pub(crate) record: BucketRecord,
 }
 
@@ -78,7 +83,7 @@ impl<S: ObjectStore> Service<S> {
         };
         let Some(entry) = self.store().read(&entry_name).await.map_err(store_error)? else { return Ok(None) };
         let record = BucketRecord::from_bytes(entry.content.meta).map_err(record_error)?;
-        let bucket = Arc::new(Bucket { tag: entry.tag, record });
+        let bucket = Arc::new(Bucket { record });
         self.0.buckets.keep(name, &bucket, reading, Instant::now());
         Ok(Some(bucket))
     }
@@ -134,6 +139,33 @@ fn check_version(version: Option<&str>) -> S3Result<()> {
     }
 }
 
+/// Does something for each, several at a time, and answers in the order of the questions.
+async fn each<I, T, F>(items: Vec<I>, mut task: impl FnMut(I) -> F) -> Vec<T>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let mut answers: Vec<Option<T>> = items.iter().map(|_| None).collect();
+    let mut running = JoinSet::new();
+    let mut items = items.into_iter().enumerate();
+    loop {
+        while running.len() < AT_A_TIME_MAX
+            && let Some((place, item)) = items.next()
+        {
+            let task = task(item);
+            running.spawn(async move { (place, task.await) });
+        }
+        match running.join_next().await {
+            Some(Ok((place, answer))) => answers[place] = Some(answer),
+            // What panicked there panics here: nothing may be taken for done.
+            Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+            None => return answers.into_iter().flatten().collect(),
+        }
+    }
+}
+
+/// How many things a request does at a time.
+const AT_A_TIME_MAX: usize = 32;
 /// Longest key of an object in bytes.
 const OBJECT_KEY_BYTES_MAX: usize = 1024;
 /// Largest object that one request writes or copies.

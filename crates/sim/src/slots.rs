@@ -13,7 +13,6 @@ mod checks;
 mod clients;
 mod detector;
 mod faults;
-mod history;
 mod node;
 mod world;
 

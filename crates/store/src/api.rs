@@ -27,6 +27,7 @@ use synod_core::slots::{
 };
 use synod_core::{MemberId, NodeId};
 
+use crate::admin::{self, AdminToken};
 use crate::bootstrap_json::BootstrapJson;
 use crate::hints::Hints;
 use crate::objects::{ObjectsView, StoreStatusJson};
@@ -191,12 +192,13 @@ pub(crate) struct ApiParts {
 pub(crate) struct StoreApi {
     parts: Arc<OnceLock<ApiParts>>,
     extensions: Arc<[Arc<dyn ApiExtension>]>,
+    token: Option<AdminToken>,
 }
 
 impl StoreApi {
-    /// The api of a node with the parts that gateways add to it.
-    pub(crate) fn new(extensions: Vec<Arc<dyn ApiExtension>>) -> Self {
-        Self { parts: Arc::default(), extensions: extensions.into() }
+    /// The api of a node with the parts that gateways add to it, and what operators show to change things.
+    pub(crate) fn new(extensions: Vec<Arc<dyn ApiExtension>>, token: Option<AdminToken>) -> Self {
+        Self { parts: Arc::default(), extensions: extensions.into(), token }
     }
 
     /// Answers from now on.
@@ -221,12 +223,16 @@ impl ApiExtension for StoreApi {
             .route("/v1/slots/{slot}/register", get(read_register).put(write_register))
             .route("/v1/cluster/bootstrap", get(bootstrap))
             .route("/v1/store", get(store))
-            .route("/v1/store/scrub", post(scrub))
-            .route("/v1/store/repair", post(repair))
             // A little more than a value, so that it is refused by the registry, which says why.
             .layer(DefaultBodyLimit::max(VALUE_BYTES_MAX + 1024))
             .with_state(self.clone());
-        self.extensions.iter().fold(own, |routes, extension| routes.merge(extension.routes()))
+        let guarded = Router::new()
+            .route("/v1/store/scrub", post(scrub))
+            .route("/v1/store/repair", post(repair))
+            .with_state(self.clone());
+        let guarded = self.extensions.iter().fold(guarded, |routes, extension| routes.merge(extension.routes()));
+        let check = axum::middleware::from_fn_with_state(self.token.clone(), admin::check);
+        own.merge(guarded.route_layer(check))
     }
 
     fn check_ready(&self) -> Result<(), String> {

@@ -9,15 +9,17 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::de::DeserializeOwned;
 
+use crate::admin::AdminToken;
+
 /// Asks `url` with GET, and reads the JSON of the answer.
 ///
 /// # Errors
 /// Nobody answered in time, or something else than JSON of that shape.
 pub async fn get_json<T: DeserializeOwned>(url: &str, timeout: Duration) -> Result<T, HttpError> {
-    call_json(Method::GET, url, None, timeout).await
+    call_json(Method::GET, url, None, None, timeout).await
 }
 
-/// Calls `url` with a method and a JSON text, and reads the JSON of the answer.
+/// Calls `url` with a method, a JSON text, and what operators show, and reads the JSON of the answer.
 ///
 /// # Errors
 /// Nobody answered in time, or something else than JSON of that shape.
@@ -25,6 +27,7 @@ pub async fn call_json<T: DeserializeOwned>(
     method: Method,
     url: &str,
     body: Option<String>,
+    token: Option<&AdminToken>,
     timeout: Duration,
 ) -> Result<T, HttpError> {
     let failed = |reason: String| HttpError::Unreachable { url: url.to_owned(), reason };
@@ -32,6 +35,10 @@ pub async fn call_json<T: DeserializeOwned>(
     connector.set_connect_timeout(Some(timeout));
     let client = Client::builder(TokioExecutor::new()).build::<_, Full<bytes::Bytes>>(connector);
     let request = Request::builder().method(method).uri(url);
+    let request = match token {
+        Some(token) => request.header(http::header::AUTHORIZATION, token.header()),
+        None => request,
+    };
     let request = match &body {
         Some(_) => request.header(http::header::CONTENT_TYPE, "application/json"),
         None => request,

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod api;
 pub mod bootstrap_json;
 pub mod cluster_url;

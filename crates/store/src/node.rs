@@ -29,6 +29,7 @@ use synod_core::{Incarnation, MemberId, NodeId};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::admin::AdminToken;
 use crate::api::{ApiParts, StoreApi};
 use crate::codec;
 use crate::config::{ClusterSecret, NodeConfig};
@@ -96,7 +97,7 @@ impl Node {
         let bootstrap = Arc::new(bootstrap);
         // A disk that cannot be used is found before anybody hears of this node.
         let disks = open_disks(&own, &bootstrap, options.is_new_cluster).await?;
-        let (service, api) = (SlotsService::default(), StoreApi::new(options.extensions));
+        let (service, api) = (SlotsService::default(), StoreApi::new(options.extensions, secret.as_ref().map(AdminToken::of)));
         let object_service = ObjectsService::default();
         let last = recovered.incarnation.max(seen);
         let mut config = cluster_config(&own, &bootstrap, &files, last, &api)?;

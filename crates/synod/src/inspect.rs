@@ -1,6 +1,7 @@
 //! `synod status`, `members`, `slots` and `explain`: what the nodes of a cluster say about it.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
@@ -9,10 +10,12 @@ use clap::Subcommand;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use synod_core::NodeId;
+use synod_store::admin::AdminToken;
 use synod_store::api::{MemberExplanation, MemberJson, SlotExplanation, SlotJson, StatusJson};
+use synod_store::config::ClusterSecret;
 use synod_store::http_client::{HttpError, get_json};
 
-use crate::terminal::{BOLD, GREEN, RED, table, with_runtime};
+use crate::terminal::{BOLD, GREEN, RED, USAGE_ERROR, table, with_runtime};
 
 /// Whom to ask, and how to tell.
 #[derive(Clone, Debug, clap::Args)]
@@ -20,9 +23,23 @@ pub(crate) struct AskArgs {
     /// The api of any node of the cluster.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8400", value_parser = api_url)]
     pub(crate) api: String,
+    /// The file with the secret of the cluster, if it has one: what changes something needs it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secret_file: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl AskArgs {
+    /// What is shown to nodes, so that they do what they are told.
+    pub(crate) fn token(&self) -> Result<Option<AdminToken>, ExitCode> {
+        let secret = self.secret_file.as_deref().map(ClusterSecret::read).transpose();
+        secret.map(|secret| secret.as_ref().map(AdminToken::of)).map_err(|error| {
+            eprintln!("{RED}error:{RED:#} {error}");
+            ExitCode::from(USAGE_ERROR)
+        })
+    }
 }
 
 /// Arguments of a listing.

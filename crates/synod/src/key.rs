@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use anstream::eprintln;
 use clap::{Subcommand, ValueEnum};
 use http::Method;
-use synod_store::http_client::{HttpError, call_json, get_json};
+use serde::de::DeserializeOwned;
+use synod_store::admin::AdminToken;
+use synod_store::http_client::{HttpError, call_json};
 
 use crate::gateway::{KeyJson, NewKeyJson, PermissionJson};
 use crate::inspect::{AskArgs, TIMEOUT, fail, json, print};
@@ -60,24 +62,47 @@ pub(crate) enum Permission {
 }
 
 pub(crate) fn run(command: &Key) -> ExitCode {
+    let (Key::Create { ask, .. } | Key::List(ask) | Key::Delete { ask, .. } | Key::Allow { ask, .. }) = command;
+    let token = match ask.token() {
+        Ok(token) => token,
+        Err(code) => return code,
+    };
     with_runtime(async {
+        let api = Api { ask, token };
         match command {
-            Key::Create { name, no_buckets, ask } => create(name, !no_buckets, ask).await,
-            Key::List(ask) => list(ask).await,
-            Key::Delete { id, ask } => delete(id, ask).await,
-            Key::Allow { id, bucket, permission, ask } => allow(id, bucket, permission, ask).await,
+            Key::Create { name, no_buckets, .. } => create(name, !no_buckets, &api).await,
+            Key::List(_) => list(&api).await,
+            Key::Delete { id, .. } => delete(id, &api).await,
+            Key::Allow { id, bucket, permission, .. } => allow(id, bucket, permission, &api).await,
         }
     })
 }
 
-async fn create(name: &str, may_create_buckets: bool, ask: &AskArgs) -> ExitCode {
+/// Whom to ask, and what to show.
+struct Api<'a> {
+    ask: &'a AskArgs,
+    token: Option<AdminToken>,
+}
+
+impl Api<'_> {
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<T, HttpError> {
+        let url = format!("{}/v1/keys{path}", self.ask.api);
+        call_json(method, &url, body, self.token.as_ref(), TIMEOUT).await
+    }
+}
+
+async fn create(name: &str, may_create_buckets: bool, api: &Api<'_>) -> ExitCode {
     let wanted = json(&NewKeyJson { name: name.to_owned(), may_create_buckets });
-    let made = call_json(Method::POST, &format!("{}/v1/keys", ask.api), Some(wanted), TIMEOUT).await;
-    let key: KeyJson = match made {
+    let key: KeyJson = match api.call(Method::POST, "", Some(wanted)).await {
         Ok(key) => key,
         Err(error) => return fail(&error),
     };
-    if ask.json {
+    if api.ask.json {
         return print(&json(&key));
     }
     let id = &key.access_key_id;
@@ -90,12 +115,12 @@ async fn create(name: &str, may_create_buckets: bool, ask: &AskArgs) -> ExitCode
     printed
 }
 
-async fn list(ask: &AskArgs) -> ExitCode {
-    let keys: Vec<KeyJson> = match get_json(&format!("{}/v1/keys", ask.api), TIMEOUT).await {
+async fn list(api: &Api<'_>) -> ExitCode {
+    let keys: Vec<KeyJson> = match api.call(Method::GET, "", None).await {
         Ok(keys) => keys,
         Err(error) => return fail(&error),
     };
-    if ask.json {
+    if api.ask.json {
         return print(&json(&keys));
     }
     let rows = keys.iter().map(|key| {
@@ -107,17 +132,16 @@ async fn list(ask: &AskArgs) -> ExitCode {
     print(&table(&["KEY", "NAME", "CREATES BUCKETS", "MAY"], &rows.collect::<Vec<_>>()))
 }
 
-async fn delete(id: &str, ask: &AskArgs) -> ExitCode {
-    let url = format!("{}/v1/keys/{id}", ask.api);
-    let deleted: Result<serde_json::Value, HttpError> = call_json(Method::DELETE, &url, None, TIMEOUT).await;
+async fn delete(id: &str, api: &Api<'_>) -> ExitCode {
+    let deleted: Result<serde_json::Value, HttpError> = api.call(Method::DELETE, &format!("/{id}"), None).await;
     match deleted {
-        Ok(deleted) if ask.json => print(&json(&deleted)),
+        Ok(deleted) if api.ask.json => print(&json(&deleted)),
         Ok(_) => print(&format!("{id} is deleted")),
         Err(error) => fail(&error),
     }
 }
 
-async fn allow(id: &str, bucket: &str, permissions: &[Permission], ask: &AskArgs) -> ExitCode {
+async fn allow(id: &str, bucket: &str, permissions: &[Permission], api: &Api<'_>) -> ExitCode {
     let has = |wanted| permissions.contains(&wanted);
     let allowed = PermissionJson {
         bucket: bucket.to_owned(),
@@ -125,12 +149,12 @@ async fn allow(id: &str, bucket: &str, permissions: &[Permission], ask: &AskArgs
         write: has(Permission::Write),
         owner: has(Permission::Owner),
     };
-    let url = format!("{}/v1/keys/{id}/permissions", ask.api);
-    let key: KeyJson = match call_json(Method::PUT, &url, Some(json(&allowed)), TIMEOUT).await {
+    let path = format!("/{id}/permissions");
+    let key: KeyJson = match api.call(Method::PUT, &path, Some(json(&allowed))).await {
         Ok(key) => key,
         Err(error) => return fail(&error),
     };
-    match ask.json {
+    match api.ask.json {
         true => print(&json(&key)),
         false => print(&format!("{id} may {} in {bucket}", letters(&allowed))),
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anstream::{eprintln, stderr};
 use clap::Subcommand;
 use http::Method;
+use synod_store::admin::AdminToken;
 use synod_store::api::{MemberJson, StatusJson};
 use synod_store::http_client::{HttpError, call_json, get_json};
 use synod_store::objects::StoreStatusJson;
@@ -51,7 +52,7 @@ struct Work {
 async fn status(args: &ListArgs) -> ExitCode {
     loop {
         let stores = match nodes(&args.ask).await {
-            Ok(nodes) => ask_all(&nodes, Method::GET, "").await,
+            Ok(nodes) => ask_all(&nodes, Method::GET, "", None).await,
             Err(error) => return fail(&error),
         };
         let text = if args.ask.json { json(&stores) } else { show(&stores) };
@@ -71,16 +72,20 @@ async fn status(args: &ListArgs) -> ExitCode {
 
 /// Has all nodes begin something, and shows how far they are until they are done. Fails when something stays unrepaired.
 async fn work(ask: &AskArgs, what: &str, progress: impl Fn(&StoreStatusJson) -> Work) -> ExitCode {
+    let token = match ask.token() {
+        Ok(token) => token,
+        Err(code) => return code,
+    };
     let nodes = match nodes(ask).await {
         Ok(nodes) => nodes,
         Err(error) => return fail(&error),
     };
-    let begun = ask_all(&nodes, Method::POST, &format!("/{what}")).await;
+    let begun = ask_all(&nodes, Method::POST, &format!("/{what}"), token.as_ref()).await;
     let mut is_complete = begun.len() == nodes.len();
     let bar = ProgressBar::new(what);
     let stores = loop {
         tokio::time::sleep(POLL_INTERVAL).await;
-        let stores = ask_all(&nodes, Method::GET, "").await;
+        let stores = ask_all(&nodes, Method::GET, "", None).await;
         is_complete &= stores.len() == nodes.len();
         let works: Vec<Work> = stores.iter().map(&progress).collect();
         let (done, total) = works.iter().fold((0, 0), |(done, total), work| (done + work.done, total + work.total));
@@ -114,11 +119,16 @@ async fn nodes(ask: &AskArgs) -> Result<Vec<(String, String)>, HttpError> {
 }
 
 /// What all nodes say. Those that do not answer are named and left out.
-async fn ask_all(nodes: &[(String, String)], method: Method, path: &str) -> Vec<StoreStatusJson> {
+async fn ask_all(
+    nodes: &[(String, String)],
+    method: Method,
+    path: &str,
+    token: Option<&AdminToken>,
+) -> Vec<StoreStatusJson> {
     let mut stores = Vec::new();
     for (name, api) in nodes {
         let url = format!("{api}/v1/store{path}");
-        match call_json(method.clone(), &url, None, TIMEOUT).await {
+        match call_json(method.clone(), &url, None, token, TIMEOUT).await {
             Ok(store) => stores.push(store),
             Err(error) => eprintln!("note: {name} does not answer: {error}"),
         }

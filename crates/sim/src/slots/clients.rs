@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use synod_core::slots::{Answer, Head, RequestError, RequestId, SlotId, Tag};
 
-use super::history::{Ask, Request, Said};
 use super::node::OpenRequest;
 use super::world::{Happening, World};
+use crate::history::{Ask, Request, Said};
 
 #[derive(Default)]
 pub(super) struct Client {
@@ -66,7 +66,7 @@ impl World {
         });
         let requests = self.histories.entry(slot).or_default();
         let number = requests.len();
-        requests.push(Request { ask, said: Said::Unknown, began: self.now, ended: None });
+        requests.push(Request { ask, said: Said::Unknown, began: self.now, ended: None, tag: None });
         self.report.requests += 1;
         self.clients[client].waits_for = Some((slot, number));
         self.clients[client].asked = node;
@@ -97,6 +97,7 @@ impl World {
                 let value = Arc::from(value.to_le_bytes().as_slice());
                 process.registry.write(slot, expected, value, patience, now)
             }
+            Ask::Delete { .. } => unreachable!("a register is not deleted"),
         };
         match begun {
             Ok((id, outcome)) => {

@@ -14,9 +14,9 @@ use synod_core::{Incarnation, MemberId, NodeId, TimerInstant};
 use super::checks::Notes;
 use super::clients::Client;
 use super::detector::Detector;
-use super::history::{Ask, Request, Said, check};
 use super::node::{Disk, Node};
 use super::{Failover, Mistake, SLOTS_SCENARIO, SlotReport, SlotSimConfig, SlotViolation};
+use crate::history::{Ask, Request, Said, check};
 use crate::network::Network;
 use crate::report::{TraceLine, TraceSink};
 

@@ -11,7 +11,8 @@ fn tag(epoch: u64, sequence: u64) -> Tag {
 }
 
 fn request(ask: Ask, said: Said, began: u64, ended: Option<u64>) -> Request {
-    Request { ask, said, began: Duration::from_secs(began), ended: ended.map(Duration::from_secs) }
+    let tag = None;
+    Request { ask, said, began: Duration::from_secs(began), ended: ended.map(Duration::from_secs), tag }
 }
 
 fn write(value: u64, said: Said, began: u64, ended: Option<u64>) -> Request {
@@ -85,4 +86,50 @@ fn what_was_refused_or_never_written_is_not_seen() {
     let twice =
         [write(1, Said::Written(tag(1, 1)), 0, Some(1)), write(2, Said::Written(tag(1, 1)), 2, Some(3))];
     assert!(check(&twice).is_err());
+}
+
+fn deleted(said: Said, tag: Option<Tag>, began: u64, ended: Option<u64>) -> Request {
+    Request { tag, ..request(Ask::Delete { expected: None }, said, began, ended) }
+}
+
+#[test]
+fn what_was_deleted_is_gone_until_it_is_written_again() {
+    let possible = [
+        write(1, Said::Written(tag(1, 1)), 0, Some(1)),
+        deleted(Said::Written(tag(1, 2)), None, 2, Some(3)),
+        read(None, 4, 5),
+        swap(2, None, Said::Written(tag(1, 3)), 6, Some(7)),
+        // Its answer is lost. Somebody finds nothing, so it has happened.
+        deleted(Said::Unknown, Some(tag(1, 4)), 8, None),
+        read(Some((tag(1, 3), 2)), 9, 10),
+        read(None, 11, 12),
+        // And so has this one, or there would be something.
+        write(3, Said::Written(tag(1, 5)), 13, Some(14)),
+        deleted(Said::Unknown, Some(tag(1, 6)), 15, None),
+        swap(4, None, Said::Written(tag(2, 1)), 20, Some(21)),
+    ];
+    assert_eq!(check(&possible), Ok(()));
+    for end in [3, 7, 10] {
+        let mut back = possible[..end].to_vec();
+        // Deleted, or never there, and seen; or there, and not seen.
+        back.push(if end == 3 { read(Some((tag(1, 1), 1)), 30, 31) } else { read(None, 30, 31) });
+        back.retain(|one| one.said != Said::Unknown);
+        assert!(check(&back).is_err(), "{end}");
+    }
+}
+
+#[test]
+fn a_lost_deletion_does_not_excuse_everything() {
+    let history = |began| {
+        vec![
+            write(1, Said::Written(tag(1, 2)), 2, Some(3)),
+            deleted(Said::Unknown, Some(tag(1, 3)), began, None),
+            read(None, 4, 5),
+        ]
+    };
+    assert_eq!(check(&history(4)), Ok(()));
+    assert!(check(&history(6)).is_err(), "it began later");
+    let mut kept = history(4);
+    kept.push(swap(3, Some(tag(1, 2)), Said::Written(tag(1, 4)), 6, Some(7)));
+    assert!(check(&kept).is_err(), "what it would have deleted was there afterwards");
 }
