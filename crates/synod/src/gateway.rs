@@ -13,6 +13,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, put};
 use serde::{Deserialize, Serialize};
+use synod_archive::{Archive, Archived};
 use synod_cluster::{ApiExtension, Exposition};
 use synod_s3::{AccessKey, Gateway, GatewayConfig, GatewayError, KeyError, Keys, Permissions};
 use synod_store::node::Node;
@@ -75,19 +76,19 @@ pub(crate) struct GatewayApi {
 }
 
 struct Running {
-    keys: Keys<Objects>,
+    keys: Keys<Archived<Objects>>,
     /// Taken when it is stopped.
     gateway: Mutex<Option<Gateway>>,
 }
 
 impl GatewayApi {
-    /// Starts the gateway of a node.
+    /// Starts the gateway of a node, with the archive of its cluster if that has one.
     ///
     /// # Errors
     /// It cannot listen.
-    pub(crate) async fn start(&self, node: &Node) -> Result<SocketAddr, GatewayError> {
+    pub(crate) async fn start(&self, node: &Node, archive: Option<Archive>) -> Result<SocketAddr, GatewayError> {
         let place = node.place();
-        let store = node.objects().clone();
+        let store = Archived::new(node.objects().clone(), archive);
         let mut domains = vec!["localhost".to_owned()];
         if place.advertise_host.parse::<std::net::IpAddr>().is_err() && place.advertise_host != "localhost" {
             domains.push(place.advertise_host.clone());
@@ -157,7 +158,7 @@ impl GatewayApi {
         }
     }
 
-    fn keys(&self) -> Result<&Keys<Objects>, Failure> {
+    fn keys(&self) -> Result<&Keys<Archived<Objects>>, Failure> {
         let running = self.running.get();
         running
             .map(|running| &running.keys)

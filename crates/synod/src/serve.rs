@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anstream::eprintln;
+use synod_archive::{Archive, ArchiveSettings, ArchiveWorker, WorkerConfig};
 use synod_core::NodeId;
 use synod_core::slots::SlotRegistryConfig;
 use synod_store::cluster_url::{ClusterUrl, DEFAULT_PORT};
@@ -105,6 +106,12 @@ pub(crate) fn join(args: JoinArgs) -> ExitCode {
 fn run(node: NodeId, origin: Origin, common: CommonArgs, credentials: Option<PathBuf>) -> ExitCode {
     let CommonArgs { force_takeover, new_cluster: is_new_cluster, no_s3, leave_patience } = common;
     let gateway = GatewayApi::default();
+    // The cluster tells everything but the secret of its archive.
+    let archive_secret = match &origin {
+        Origin::Config(config) => config.archive_secret.as_ref().map(|secret| secret.expose().to_owned()),
+        Origin::Join(_) => None,
+    };
+    let archive_secret = archive_secret.or_else(|| std::env::var("AWS_SECRET_ACCESS_KEY").ok());
     let options = NodeOptions {
         node,
         origin,
@@ -125,7 +132,19 @@ fn run(node: NodeId, origin: Origin, common: CommonArgs, credentials: Option<Pat
             }
         };
         welcome(&node);
-        if !no_s3 && let Err(error) = serve_s3(&node, &gateway, credentials.as_deref()).await {
+        let archive = match open_archive(&node, archive_secret.as_deref()) {
+            Ok(archive) => archive,
+            Err(error) => {
+                eprintln!("{RED}error:{RED:#} {error}");
+                node.shutdown(Duration::ZERO).await;
+                return ExitCode::FAILURE;
+            }
+        };
+        // A node without a gateway serves slots as well, whose objects have to be archived.
+        let start_worker =
+            |archive: &Archive| ArchiveWorker::start(node.objects(), archive, WorkerConfig::default());
+        let worker = archive.as_ref().map(start_worker);
+        if !no_s3 && let Err(error) = serve_s3(&node, &gateway, archive, credentials.as_deref()).await {
             eprintln!("{RED}error:{RED:#} {error}");
             node.shutdown(Duration::ZERO).await;
             return ExitCode::FAILURE;
@@ -138,6 +157,8 @@ fn run(node: NodeId, origin: Origin, common: CommonArgs, credentials: Option<Pat
             () = told_to_stop() => {
                 eprintln!("leaving: the slots are handed over");
                 gateway.stop(Duration::from_secs(leave_patience)).await;
+                // What it leaves behind is found by whoever takes the slots over.
+                drop(worker);
                 let is_drained = node.shutdown(Duration::from_secs(leave_patience)).await;
                 eprintln!("{}", if is_drained { "left" } else { "left, and some slots had nobody to take them" });
                 ExitCode::SUCCESS
@@ -158,9 +179,22 @@ fn welcome(node: &Node) {
     eprintln!("tip: synod status --api http://{api}");
 }
 
+/// The archive of the cluster, if it has one.
+fn open_archive(node: &Node, secret: Option<&str>) -> Result<Option<Archive>, String> {
+    let bootstrap = node.registry().bootstrap();
+    let Some(text) = &bootstrap.archive else { return Ok(None) };
+    let settings = ArchiveSettings::parse(text, secret).map_err(|error| error.to_string())?;
+    Archive::open(&settings, &bootstrap.namespace).map(Some).map_err(|error| error.to_string())
+}
+
 /// Starts the gateway, makes the first key if there is to be one, and says how to use it.
-async fn serve_s3(node: &Node, gateway: &GatewayApi, credentials: Option<&Path>) -> Result<(), String> {
-    let address = gateway.start(node).await.map_err(|error| error.to_string())?;
+async fn serve_s3(
+    node: &Node,
+    gateway: &GatewayApi,
+    archive: Option<Archive>,
+    credentials: Option<&Path>,
+) -> Result<(), String> {
+    let address = gateway.start(node, archive).await.map_err(|error| error.to_string())?;
     let Some(file) = credentials else {
         eprintln!("S3 on http://{address}; tip: synod key create NAME");
         return Ok(());

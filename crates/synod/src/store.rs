@@ -164,6 +164,15 @@ fn show(stores: &[StoreStatusJson]) -> String {
         ["NODE", "SLOTS", "LEARNED", "ENTRIES", "PARTS", "MIB", "MISSING", "REPAIRED", "SCRUB", "UNREPAIRED"];
     let mut text = table(&head, &rows.collect::<Vec<_>>());
     for store in stores {
+        if let Some(archive) = &store.archive {
+            text += &format!(
+                "\n{} archive: {} pending, {} archived, {} deleted, {} restored, {} rescued",
+                store.node_id, archive.pending, archive.archived, archive.deleted, archive.restored, archive.rescued
+            );
+            if let Some(error) = &archive.last_error {
+                text += &format!("; it fails: {error}");
+            }
+        }
         for one in &store.unrepaired {
             text += &format!("\n{} lacks part {}: {}", store.node_id, one.part, one.reason);
         }

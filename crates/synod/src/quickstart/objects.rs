@@ -175,7 +175,7 @@ async fn start(index: usize, config: NodeConfig) -> Result<(Node, GatewayApi, So
         extensions: vec![Arc::new(gateway.clone())],
     };
     let node = Node::start(options).await.map_err(|error| error.to_string())?;
-    let address = gateway.start(&node).await.map_err(|error| error.to_string())?;
+    let address = gateway.start(&node, None).await.map_err(|error| error.to_string())?;
     Ok((node, gateway, address))
 }
 
