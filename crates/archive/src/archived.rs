@@ -233,7 +233,9 @@ impl<S: ObjectStore> ObjectStore for Archived<S> {
         etag: Arc<str>,
         mut content: Content,
     ) -> Result<WriteOutcome, StoreError> {
-        let Some(tier) = self.tier(name) else { return self.store.write(name, condition, etag, content).await };
+        let Some(tier) = self.tier(name) else {
+            return self.store.write(name, condition, etag, content).await;
+        };
         if condition != Condition::Any {
             self.restore_before(tier, name).await?;
         }

@@ -40,7 +40,8 @@ impl Archive {
     pub fn open(settings: &ArchiveSettings, namespace: &str) -> Result<Self, ArchiveError> {
         // Another one may be there already; any does.
         drop(rustls::crypto::ring::default_provider().install_default());
-        let ArchiveSettings { bucket, region, endpoint, allow_http, access_key_id, secret_access_key } = settings;
+        let ArchiveSettings { bucket, region, endpoint, allow_http, access_key_id, secret_access_key } =
+            settings;
         let mut builder = match (access_key_id, secret_access_key) {
             (Some(id), Some(secret)) => {
                 AmazonS3Builder::new().with_access_key_id(id).with_secret_access_key(secret)
@@ -122,8 +123,7 @@ impl Archive {
         if range.is_empty() {
             return Ok(true);
         }
-        let options =
-            GetOptions { range: Some(GetRange::Bounded(range.clone())), ..GetOptions::default() };
+        let options = GetOptions { range: Some(GetRange::Bounded(range.clone())), ..GetOptions::default() };
         let path = self.path(object)?;
         let found = match within(LOOK_TIMEOUT, self.s3.get_opts(&path, options)).await {
             Ok(found) => found,
@@ -162,7 +162,10 @@ impl Archive {
         let options = PutOptions { attributes, ..PutOptions::default() };
         let payload = PutPayload::from_iter(body);
         let path = self.path(object)?;
-        within(WRITE_TIMEOUT, self.s3.put_opts(&path, payload, options)).await.map(drop).map_err(Failure::error)
+        within(WRITE_TIMEOUT, self.s3.put_opts(&path, payload, options))
+            .await
+            .map(drop)
+            .map_err(Failure::error)
     }
 
     /// Begins to write a copy in parts.
@@ -242,10 +245,7 @@ impl Failure {
 }
 
 /// Waits for the archive, and not for ever.
-async fn within<T>(
-    patience: Duration,
-    answer: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Failure> {
+async fn within<T>(patience: Duration, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
     match tokio::time::timeout(patience, answer).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(Error::NotFound { .. })) => Err(Failure::NotFound),

@@ -36,10 +36,7 @@ impl Copy {
     /// The metadata, and whether the record of the object is too large for it and goes beside the copy.
     pub(crate) fn attributes(&self) -> (Attributes, bool) {
         let text = |bytes: &Bytes| base64_simd::STANDARD.encode_to_string(bytes);
-        let mut values = vec![
-            (MODIFIED, self.modified_ms.to_string()),
-            (BRIEF, text(&self.brief)),
-        ];
+        let mut values = vec![(MODIFIED, self.modified_ms.to_string()), (BRIEF, text(&self.brief))];
         if let Some(generation) = self.generation {
             values.push((GENERATION, generation.to_string()));
         }
@@ -59,7 +56,12 @@ impl Copy {
     }
 
     /// Reads the metadata back. True beside it when the record of the object is elsewhere.
-    pub(crate) fn read(attributes: &Attributes, size: u64, etag: &str, modified_ms: u64) -> Option<(Self, bool)> {
+    pub(crate) fn read(
+        attributes: &Attributes,
+        size: u64,
+        etag: &str,
+        modified_ms: u64,
+    ) -> Option<(Self, bool)> {
         let value = |name: &'static str| attributes.get(&Attribute::Metadata(name.into()));
         let bytes = |name| match value(name) {
             None => Some(Bytes::new()),
@@ -134,7 +136,10 @@ mod tests {
     #[test]
     fn what_somebody_else_put_there_is_a_copy_without_a_generation() {
         let (copy, is_aside) = Copy::read(&Attributes::new(), 7, "\"abc\"", 9).expect("a copy");
-        assert_eq!((copy.generation, copy.etag.as_ref(), copy.modified_ms, is_aside), (None, "abc", 9, false));
+        assert_eq!(
+            (copy.generation, copy.etag.as_ref(), copy.modified_ms, is_aside),
+            (None, "abc", 9, false)
+        );
     }
 
     #[test]

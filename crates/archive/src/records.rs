@@ -20,7 +20,9 @@ pub(crate) struct KnownRecord {
 /// Reads the record of an object.
 pub(crate) async fn read<S: ObjectStore>(store: &S, object: &EntryName) -> Result<KnownRecord, StoreError> {
     let name = record_name(object)?;
-    let Some(entry) = store.read(&name).await? else { return Ok(KnownRecord { name, tag: None, record: None }) };
+    let Some(entry) = store.read(&name).await? else {
+        return Ok(KnownRecord { name, tag: None, record: None });
+    };
     let record = parse(&entry.content.meta).ok_or_else(|| damaged(object))?;
     Ok(KnownRecord { name, tag: Some(entry.tag), record: Some(record) })
 }

@@ -27,8 +27,8 @@ impl ArchiveSettings {
     /// # Errors
     /// The text is not that of an archive, or there is a key without its secret.
     pub fn parse(text: &str, secret: Option<&str>) -> Result<Self, ArchiveError> {
-        let ArchiveText { archive_type, s3 } =
-            serde_json::from_str(text).map_err(|error| ArchiveError::Settings { reason: error.to_string() })?;
+        let ArchiveText { archive_type, s3 } = serde_json::from_str(text)
+            .map_err(|error| ArchiveError::Settings { reason: error.to_string() })?;
         if archive_type != "s3" {
             let reason = format!("there is no archive of type `{archive_type}`");
             return Err(ArchiveError::Settings { reason });

@@ -167,12 +167,8 @@ impl Worker {
             };
             for pair in page.pairs {
                 let record = pair.record.as_deref().and_then(records::parse);
-                let step = ArchiveRecord::next_step(
-                    record.as_ref(),
-                    pair.generation,
-                    now_ms(),
-                    self.grace_ms(),
-                );
+                let step =
+                    ArchiveRecord::next_step(record.as_ref(), pair.generation, now_ms(), self.grace_ms());
                 if step != ArchiveStep::Nothing {
                     self.queue.offer_when_there_is_room(pair.object).await;
                 }

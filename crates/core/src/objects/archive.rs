@@ -135,9 +135,10 @@ impl FromStr for ArchiveRecord {
         let state = words.next().unwrap_or_default();
         let mut word = || words.next().ok_or(ArchiveRecordError);
         let record = match state {
-            "uploading" => {
-                Self::Uploading { of: parse_generation(word()?)?, upload: words.next().map(ToOwned::to_owned) }
-            }
+            "uploading" => Self::Uploading {
+                of: parse_generation(word()?)?,
+                upload: words.next().map(ToOwned::to_owned),
+            },
             "archived" => Self::Archived {
                 of: parse_generation(word()?)?,
                 copy: parse_generation(word()?)?,
@@ -205,7 +206,9 @@ mod tests {
         for record in records {
             assert_eq!(record.to_text().parse(), Ok(record));
         }
-        for text in ["", "archived", "archived 1.2", "archived 1 2", "deleted x", "uploading 1.2 a b", "gone 1"] {
+        for text in
+            ["", "archived", "archived 1.2", "archived 1 2", "deleted x", "uploading 1.2 a b", "gone 1"]
+        {
             assert_eq!(text.parse::<ArchiveRecord>(), Err(ArchiveRecordError), "{text}");
         }
     }

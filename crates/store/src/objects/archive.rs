@@ -37,7 +37,11 @@ pub struct ArchiveStatusJson {
 
 impl ArchiveStatusJson {
     pub(crate) fn expose(&self, text: &mut Exposition) {
-        text.one_gauge("synod_archive_pending", "Copies that have yet to be written or deleted.", self.pending);
+        text.one_gauge(
+            "synod_archive_pending",
+            "Copies that have yet to be written or deleted.",
+            self.pending,
+        );
         let help = "Whether copies cannot be written or deleted.";
         text.one_gauge("synod_archive_failing", help, u64::from(self.failing_since_unix_ms.is_some()));
         text.counters(

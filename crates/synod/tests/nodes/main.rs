@@ -6,6 +6,7 @@
 
 #![allow(clippy::print_stderr, reason = "what was measured, skipped or logged is shown with the test")]
 
+mod archive;
 mod cluster;
 mod history;
 mod http;

@@ -307,6 +307,28 @@ fn a_primary_writes_reads_and_compares() {
 }
 
 #[test]
+fn what_was_never_there_is_written_once_and_not_after_a_deletion_of_nothing() {
+    let mut cluster = Cluster::new(3);
+    for (entry, number) in [("k", 1), ("l", 2)] {
+        cluster.elect("a", slot_of(entry), number);
+    }
+    assert!(matches!(cluster.done("a", "k", write("1", Condition::Never)), Ok(EntryAnswer::Written(_))));
+    assert!(matches!(
+        cluster.done("a", "k", write("2", Condition::Never)),
+        Ok(EntryAnswer::Refused(Some(_)))
+    ));
+    assert!(matches!(cluster.done("a", "k", delete(Condition::Never)), Ok(EntryAnswer::Refused(Some(_)))));
+    assert!(matches!(cluster.done("a", "k", delete(Condition::Any)), Ok(EntryAnswer::Written(_))));
+    assert_eq!(cluster.done("a", "k", write("3", Condition::Never)), Ok(EntryAnswer::Refused(None)));
+    // A tombstone in place of nothing: whoever is late is refused, and nobody else is.
+    assert!(matches!(cluster.done("a", "l", delete(Condition::Never)), Ok(EntryAnswer::Written(_))));
+    assert_eq!(cluster.done("a", "l", delete(Condition::Never)), Ok(EntryAnswer::Refused(None)));
+    assert_eq!(cluster.done("a", "l", write("1", Condition::Never)), Ok(EntryAnswer::Refused(None)));
+    assert_eq!(cluster.read("a", "l"), Ok(None));
+    assert!(matches!(cluster.done("a", "l", write("2", Condition::Absent)), Ok(EntryAnswer::Written(_))));
+}
+
+#[test]
 fn a_cluster_of_one_serves_itself() {
     let mut cluster = Cluster::new(1);
     cluster.start("a", Disk::default());

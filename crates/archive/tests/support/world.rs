@@ -1,0 +1,343 @@
+//! Two clusters in one process, real sockets and disks: one that is used, and one that is its archive.
+
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use synod_archive::{Archive, ArchiveSettings, ArchiveWorker, Archived, WorkerConfig};
+use synod_core::NodeId;
+use synod_core::objects::{EntryName, Space};
+use synod_core::slots::SlotRegistryConfig;
+use synod_s3::client::{Reply, S3Client, object_path};
+use synod_s3::{Gateway, GatewayConfig, Keys, Permissions};
+use synod_store::config::NodeConfig;
+use synod_store::node::{Node, NodeOptions, Origin};
+use synod_store::objects::contract::ObjectStore;
+use synod_store::objects::{KeeperConfig, Objects};
+
+/// The cluster that is the archive of others.
+pub struct Elsewhere {
+    node: Node,
+    gateway: Option<Gateway>,
+    address: SocketAddr,
+    key: (String, String),
+    pub client: S3Client,
+    _dir: tempfile::TempDir,
+}
+
+impl Elsewhere {
+    pub async fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let config = NodeConfig::parse(&yaml(dir.path(), 1, "elsewhere")).expect("a configuration");
+        let node = start_node(&config, 1).await;
+        let key = new_key(node.objects().clone()).await;
+        let gateway = listen(node.objects().clone(), any_address()).await;
+        let address = gateway.address();
+        let client = client(address, &key);
+        let made = client.create_bucket(BUCKET).await.expect("an answer");
+        assert!(made.status.is_success(), "{}", made.text());
+        Self { node, gateway: Some(gateway), address, key, client, _dir: dir }
+    }
+
+    /// Nobody is reached there from now on.
+    pub async fn go_down(&mut self) {
+        self.gateway.take().expect("a gateway").shutdown(Duration::ZERO).await;
+    }
+
+    pub async fn come_back(&mut self) {
+        self.gateway = Some(listen(self.node.objects().clone(), self.address).await);
+    }
+
+    /// The lines of a configuration that make it the archive.
+    fn yaml(&self) -> String {
+        let (address, (id, secret)) = (self.address, &self.key);
+        format!(
+            "archive:
+  archive_type: s3
+  s3:
+    bucket: {BUCKET}
+    endpoint: http://{address}
+    allow_http: true
+    credentials: {{access_key_id: '{id}', secret_access_key: '{secret}'}}
+"
+        )
+    }
+
+    /// The copy of an object of the cluster with the default namespace, if it is there.
+    pub async fn copy(&self, key: &str) -> Option<Reply> {
+        let reply = self.client.get(BUCKET, &format!("default/{PHOTOS}/{key}")).await.expect("an answer");
+        reply.status.is_success().then_some(reply)
+    }
+
+    pub async fn until_copied(&self, key: &str, body: &Bytes) -> Reply {
+        eventually(&format!("{key} is archived"), async || {
+            let copy = self.copy(key).await.ok_or("no copy")?;
+            if copy.body == *body { Ok(copy) } else { Err(format!("{} other bytes", copy.body.len())) }
+        })
+        .await
+    }
+
+    /// Uploads in parts that nobody has ended.
+    pub async fn open_uploads(&self) -> usize {
+        let path = format!("/{BUCKET}");
+        let reply = self.client.call(Method::GET, &path, &[("uploads", "")], &[], Bytes::new()).await;
+        reply.expect("an answer").text().matches("<UploadId>").count()
+    }
+
+    /// Begins an upload in parts of the copy of an object, and leaves it.
+    pub async fn leave_upload(&self, key: &str) -> String {
+        let path = object_path(BUCKET, &format!("default/{PHOTOS}/{key}"));
+        let reply = self.client.call(Method::POST, &path, &[("uploads", "")], &[], Bytes::new()).await;
+        let text = reply.expect("an answer").text();
+        let (_, rest) = text.split_once("<UploadId>").expect("an upload");
+        rest.split_once('<').expect("an upload").0.to_owned()
+    }
+}
+
+/// A cluster with an archive.
+pub struct Cluster {
+    dir: tempfile::TempDir,
+    config: NodeConfig,
+    pub nodes: Vec<Option<Running>>,
+    key: (String, String),
+    pub client: S3Client,
+}
+
+pub struct Running {
+    node: Node,
+    gateway: Gateway,
+    worker: Option<ArchiveWorker>,
+    pub store: Archived<Objects>,
+}
+
+impl Cluster {
+    /// Nodes that are ready, with a bucket.
+    pub async fn start(elsewhere: &Elsewhere, count: usize, has_workers: bool) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let text = yaml(dir.path(), count, "default") + &elsewhere.yaml();
+        let config = NodeConfig::parse(&text).expect("a configuration");
+        let mut starting = tokio::task::JoinSet::new();
+        for number in 1..=count {
+            let config = config.clone();
+            starting.spawn(async move { (number, Running::start(&config, number, has_workers).await) });
+        }
+        let mut nodes: Vec<Option<Running>> = (0..count).map(|_| None).collect();
+        while let Some(started) = starting.join_next().await {
+            let (number, running) = started.expect("a task");
+            nodes[number - 1] = Some(running);
+        }
+        let first = nodes[0].as_ref().expect("a node");
+        let key = new_key(first.store.clone()).await;
+        let client = client(first.gateway.address(), &key);
+        let made = client.create_bucket(PHOTOS).await.expect("an answer");
+        assert!(made.status.is_success(), "{}", made.text());
+        Self { dir, config, nodes, key, client }
+    }
+
+    pub fn store(&self) -> &Archived<Objects> {
+        &self.nodes[0].as_ref().expect("a node").store
+    }
+
+    pub fn objects(&self) -> &Objects {
+        self.nodes[0].as_ref().expect("a node").node.objects()
+    }
+
+    /// Ends a node without a word, in the middle of whatever it does.
+    pub async fn kill(&mut self, index: usize) {
+        let Running { node, gateway, worker, .. } = self.nodes[index].take().expect("a node");
+        drop(worker);
+        drop(gateway);
+        node.kill().await;
+    }
+
+    pub async fn restart(&mut self, index: usize) {
+        let running = Running::start(&self.config, index + 1, true).await;
+        if index == 0 {
+            self.client = client(running.gateway.address(), &self.key);
+        }
+        self.nodes[index] = Some(running);
+    }
+
+    pub fn start_workers(&mut self) {
+        for running in self.nodes.iter_mut().flatten() {
+            let archive = open_archive(&running.node, &self.config);
+            running.worker = Some(ArchiveWorker::start(running.node.objects(), &archive, worker_config()));
+        }
+    }
+
+    pub async fn put(&self, key: &str, body: &Bytes) {
+        let headers = [("content-type", "image/png"), ("x-amz-meta-author", "somebody")];
+        let reply = self.client.put(PHOTOS, key, body.clone(), &headers).await.expect("an answer");
+        assert!(reply.status.is_success(), "{key}: {}", reply.text());
+    }
+
+    pub async fn get(&self, key: &str) -> Reply {
+        self.client.get(PHOTOS, key).await.expect("an answer")
+    }
+
+    pub async fn delete(&self, key: &str) {
+        let reply = self.client.delete(PHOTOS, key, &[]).await.expect("an answer");
+        assert!(reply.status.is_success(), "{key}: {}", reply.text());
+    }
+
+    /// Whether the cluster knows anything of the copy of an object.
+    pub async fn has_record(&self, key: &str) -> bool {
+        let name = EntryName::new(Space::Archive, PHOTOS, key).expect("a name");
+        self.objects().read(&name).await.expect("an answer").is_some()
+    }
+
+    /// Removes the files of all parts on all disks, and says how many there were.
+    pub fn lose_parts(&self) -> usize {
+        let mut lost = 0;
+        for number in 1..=self.nodes.len() {
+            let dir = self.dir.path().join(format!("node{number}/objects/parts"));
+            for file in files(&dir) {
+                std::fs::remove_file(file).expect("a file");
+                lost += 1;
+            }
+        }
+        lost
+    }
+}
+
+impl Running {
+    async fn start(config: &NodeConfig, number: usize, has_worker: bool) -> Self {
+        let node = start_node(config, number).await;
+        let archive = open_archive(&node, config);
+        let worker = has_worker.then(|| ArchiveWorker::start(node.objects(), &archive, worker_config()));
+        let store = Archived::new(node.objects().clone(), Some(archive));
+        let gateway = listen(store.clone(), any_address()).await;
+        Self { node, gateway, worker, store }
+    }
+}
+
+fn open_archive(node: &Node, config: &NodeConfig) -> Archive {
+    let bootstrap = node.registry().bootstrap();
+    let text = bootstrap.archive.as_deref().expect("an archive");
+    let secret = config.archive_secret.as_ref().map(|secret| secret.expose());
+    let settings = ArchiveSettings::parse(text, secret).expect("settings");
+    Archive::open(&settings, &bootstrap.namespace).expect("an archive")
+}
+
+/// Soon again, so that a test sees the end of everything.
+fn worker_config() -> WorkerConfig {
+    WorkerConfig {
+        walk_interval: Duration::from_secs(1),
+        grace: Duration::from_secs(2),
+        backoff_max: Duration::from_secs(1),
+        ..WorkerConfig::default()
+    }
+}
+
+async fn start_node(config: &NodeConfig, number: usize) -> Node {
+    let options = NodeOptions {
+        node: NodeId::new(&format!("node{number}")).expect("a name"),
+        origin: Origin::Config(Box::new(config.clone())),
+        force_takeover: false,
+        is_new_cluster: false,
+        registry: SlotRegistryConfig::default(),
+        keeper: KeeperConfig::default(),
+        extensions: Vec::new(),
+    };
+    Node::start(options).await.expect("a node")
+}
+
+async fn listen<S: ObjectStore>(store: S, address: SocketAddr) -> Gateway {
+    eventually("the gateway listens", async || {
+        Gateway::start(store.clone(), GatewayConfig::new(address)).await.map_err(|error| error.to_string())
+    })
+    .await
+}
+
+async fn new_key<S: ObjectStore>(store: S) -> (String, String) {
+    let keys = Keys::new(store);
+    let key =
+        eventually("a key", async || keys.create("test").await.map_err(|error| error.to_string())).await;
+    keys.allow(&key.id, "*", Permissions::ALL).await.expect("permissions");
+    keys.allow_creating_buckets(&key.id, true).await.expect("permissions");
+    (key.id, key.secret)
+}
+
+fn client(address: SocketAddr, (id, secret): &(String, String)) -> S3Client {
+    S3Client::new(&format!("http://{address}"), id, secret)
+}
+
+fn yaml(dir: &Path, count: usize, namespace: &str) -> String {
+    let mut text = format!(
+        "registry:
+  namespace: {namespace}
+  gossip: {{gossip_interval_ms: 100, full_sync_interval_sec: 1, suspect_timeout_sec: 5, fail_timeout_sec: 10}}
+initial_cluster:
+  replication: {{total_slots: 8, replicas: 3}}
+  nodes:
+"
+    );
+    for number in 1..=count {
+        let (port, disk) = (free_ports(), dir.join(format!("node{number}")));
+        let disk = disk.display();
+        text += &format!(
+            "    - {{node_id: node{number}, bind_addr: '127.0.0.1:{port}', disks: [{{path: '{disk}'}}]}}\n"
+        );
+    }
+    text
+}
+
+/// Asks again and again, until the answer is good.
+pub async fn eventually<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(
+    what: &str,
+    mut ask: impl FnMut() -> F,
+) -> T {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(error) if tokio::time::Instant::now() > deadline => {
+                panic!("not within {PATIENCE:?}: {what}: {error}")
+            }
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+/// Bytes that are not compressible and differ by their length.
+pub fn body(bytes: usize) -> Bytes {
+    let mut state = bytes as u64 + 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+pub fn object(key: &str) -> EntryName {
+    EntryName::new(Space::Object, PHOTOS, key).expect("a name")
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+fn any_address() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+fn free_ports() -> u16 {
+    loop {
+        let first =
+            TcpListener::bind(any_address()).expect("a port").local_addr().expect("an address").port();
+        let is_free = |port| TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port))).is_ok();
+        if first < 65_000 && (first..first + 5).all(is_free) {
+            return first;
+        }
+    }
+}
+
+pub const PHOTOS: &str = "photos";
+const BUCKET: &str = "synod-archive";
+const PATIENCE: Duration = Duration::from_secs(90);
+const PAUSE: Duration = Duration::from_millis(50);
