@@ -10,6 +10,8 @@ mod support {
 }
 
 mod topics {
+    mod access;
     mod buckets;
+    mod conditions;
     mod objects;
 }
