@@ -12,6 +12,9 @@ mod support {
 mod topics {
     mod access;
     mod buckets;
+    mod checksums;
     mod conditions;
+    mod listing;
     mod objects;
+    mod uploads;
 }
