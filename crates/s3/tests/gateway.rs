@@ -14,6 +14,9 @@ mod topics {
     mod buckets;
     mod checksums;
     mod conditions;
+    mod configuration;
+    mod copies;
+    mod gateway;
     mod listing;
     mod objects;
     mod uploads;
