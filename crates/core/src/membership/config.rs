@@ -37,10 +37,9 @@ pub struct MembershipCoordinatorConfig {
     /// How often changes are pushed. Shorter converges sooner and costs more. 10 ms to 1 h. Default 200 ms.
     pub gossip_interval: Duration,
     /// How soon something new is told ahead of the next round: pushed to up to `gossip_fanout` peers that lack it, each of
-    /// which does the same, and told to observers. Longer lets more changes travel together, shorter converges sooner. Of
-    /// each `gossip_interval` and each `topology_emit_interval` only the first [`HASTE_MAX`](crate::HASTE_MAX) changes are
-    /// told so; a storm is gathered by the intervals. 1 ms to 1 s; `None` tells everything by the intervals alone. Default
-    /// 2 ms.
+    /// which does the same, and told to observers. Longer lets more changes travel together, shorter converges sooner. This
+    /// happens up to [`HASTE_MAX`](crate::HASTE_MAX) times at once and in the long run so often per interval; a storm of
+    /// changes is gathered. 1 ms to 1 s; `None` tells everything by the intervals alone. Default 2 ms.
     pub eager_delay: Option<Duration>,
     /// How many peers each round goes to. 1 to 100. Default 3.
     pub gossip_fanout: usize,

@@ -152,8 +152,7 @@ pub struct TopologyWindow {
 }
 
 impl TopologyWindow {
-    /// Windows of `length`; the first [`HASTE_MAX`](crate::HASTE_MAX) within any `length` take `eager_delay`, if that is
-    /// shorter.
+    /// Windows of `length`; the first [`HASTE_MAX`](crate::HASTE_MAX) after a calm take `eager_delay`, if that is shorter.
     #[must_use]
     pub const fn new(length: Duration, eager_delay: Option<Duration>) -> Self {
         Self { reported: BTreeMap::new(), closes_at: None, length, haste: Haste::new(eager_delay, length) }

@@ -27,15 +27,18 @@ pub(super) enum Round {
 
 impl Rounds {
     /// The first regular round is at `first_at`.
-    pub(super) const fn new(interval: Duration, eager_delay: Option<Duration>, first_at: TimerInstant) -> Self {
+    pub(super) const fn new(
+        interval: Duration,
+        eager_delay: Option<Duration>,
+        first_at: TimerInstant,
+    ) -> Self {
         Self { interval, next_at: first_at, eager_at: None, haste: Haste::new(eager_delay, interval) }
     }
 
-    /// Something is new: if there is haste left, a round comes before the regular one.
+    /// Something is new: a round comes as soon as there is haste for it, if that is before the regular one.
     pub(super) fn hurry(&mut self, now: TimerInstant) {
         if self.eager_at.is_none() {
-            let at = self.haste.take(now).map(|delay| now + delay);
-            self.eager_at = at.filter(|at| *at < self.next_at);
+            self.eager_at = self.haste.take_before(self.next_at, now);
         }
     }
 

@@ -457,9 +457,7 @@ impl Run {
             self.keep_out(&current.authority, reason, now, out);
         }
         self.align(&current);
-        if self.mode == MembershipCoordinatorState::Member && self.engine.peers().next().is_some() {
-            self.rounds.hurry(now);
-        }
+        self.hurry(now);
         self.window.open(now);
         if Some(&current.member) == self.own() {
             self.leaving = current.status == NodeStatus::Leaving;
@@ -525,6 +523,13 @@ impl Run {
             observed_at: now,
         });
         Err(MembershipError::Quarantined { authority, reason })
+    }
+
+    /// Peers lack something: it is told before the next round. A client has nothing to tell.
+    pub(super) fn hurry(&mut self, now: TimerInstant) {
+        if self.mode == MembershipCoordinatorState::Member && self.engine.peers().next().is_some() {
+            self.rounds.hurry(now);
+        }
     }
 
     pub(super) fn observed(&self, now: TimerInstant) -> TimerInstant {

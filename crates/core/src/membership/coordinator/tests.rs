@@ -715,8 +715,10 @@ fn a_node_is_never_quarantined_by_itself() {
 
 #[test]
 fn changes_of_one_window_make_one_update_and_no_change_makes_none() {
-    let mut subject =
-        Subject::alone(MembershipCoordinatorConfig { eager_delay: None, ..MembershipCoordinatorConfig::default() });
+    let mut subject = Subject::alone(MembershipCoordinatorConfig {
+        eager_delay: None,
+        ..MembershipCoordinatorConfig::default()
+    });
     subject.pass(SECOND);
     assert_eq!(subject.updates().len(), 1, "the node itself");
     subject.join_up("a");
@@ -821,6 +823,29 @@ fn what_is_new_is_pushed_ahead_of_the_round_to_all_who_lack_it() {
 }
 
 #[test]
+fn whoever_has_yet_to_answer_is_told_the_rest_once_it_has() {
+    let mut subject = Subject::alone(eager(100 * SECOND));
+    subject.pass(10 * SECOND);
+    subject.join_up("a");
+    subject.pass(EAGER);
+    let version = subject.sent.iter().rev().find_map(|sent| match &sent.message.body {
+        GossipBody::Push { delta, .. } => Some(delta.to()),
+        _ => None,
+    });
+    let version = version.expect("a push");
+    subject.join_up("b");
+    subject.forget_the_past();
+    subject.pass(EAGER);
+    assert_eq!(subject.pushed_to(), ["b.test:1"], "a has not answered yet");
+    let view = ViewDigest { version: MembershipVersion::new(1), digest: 1, seen: vec![] };
+    let body = GossipBody::Ack { version, view, delta: None };
+    subject.hear(GossipMessage { sender: GossipSender::Member(record("a", 1, NodeStatus::Up)), body });
+    subject.forget_the_past();
+    subject.pass(EAGER);
+    assert_eq!(subject.pushed_to(), ["a.test:1"]);
+}
+
+#[test]
 fn a_storm_of_changes_makes_a_bounded_number_of_rounds() {
     let interval = 200 * MILLISECOND;
     let mut subject = Subject::alone(eager(interval));
@@ -831,7 +856,8 @@ fn a_storm_of_changes_makes_a_bounded_number_of_rounds() {
         subject.pass(MILLISECOND);
         rounds += usize::from(!subject.pushed_to().is_empty());
     }
-    let (eager, all) = (HASTE_MAX as usize * intervals as usize, (HASTE_MAX as usize + 1) * intervals as usize);
+    let (eager, all) =
+        (HASTE_MAX as usize * intervals as usize, (HASTE_MAX as usize + 1) * intervals as usize);
     // One interval may have begun before the storm.
     assert!((eager..=all + HASTE_MAX as usize + 1).contains(&rounds), "{rounds} rounds");
 }
