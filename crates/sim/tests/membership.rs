@@ -160,8 +160,8 @@ fn a_node_that_joins_a_few_is_known_to_all_within_ten_milliseconds() {
         let p99 = times[times.len() * 99 / 100];
         assert!(p99 <= Duration::from_millis(10), "p99 of {nodes} nodes is {p99:?}");
     }
-    // It is the eager delay that makes it so.
-    let times = joining(3, 100, None);
+    // It is the eager delay that makes it so, for those whom the new node does not ask itself.
+    let times = joining(5, 100, None);
     let p50 = times[times.len() / 2];
     assert!(p50 > Duration::from_millis(20), "p50 without an eager delay is {p50:?}");
 }
