@@ -34,7 +34,9 @@ use crate::codec;
 use crate::config::{ClusterSecret, NodeConfig};
 use crate::files::{Entry, FilesError, RegistryFiles};
 use crate::hints::{Hint, Hints, HintsConfig, HintsError};
-use crate::objects::{KeeperConfig, Objects, ObjectsError, ObjectsParts, ObjectsService, RunningObjects, open_disks};
+use crate::objects::{
+    KeeperConfig, Objects, ObjectsError, ObjectsParts, ObjectsService, RunningObjects, open_disks,
+};
 use crate::registry::{Broadcast, RegistryExit, RegistryHandle, RegistryParts, RegistryStartError};
 use crate::service::SlotsService;
 pub use admission::{AdmissionError, JoinRequest};

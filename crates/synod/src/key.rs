@@ -99,7 +99,8 @@ async fn list(ask: &AskArgs) -> ExitCode {
         return print(&json(&keys));
     }
     let rows = keys.iter().map(|key| {
-        let allowed = key.permissions.iter().map(|allowed| format!("{}:{}", allowed.bucket, letters(allowed)));
+        let allowed =
+            key.permissions.iter().map(|allowed| format!("{}:{}", allowed.bucket, letters(allowed)));
         let allowed = allowed.collect::<Vec<_>>().join(" ");
         let buckets = if key.may_create_buckets { "yes" } else { "no" };
         vec![key.access_key_id.clone(), key.name.clone(), buckets.to_owned(), allowed]
@@ -138,6 +139,7 @@ async fn allow(id: &str, bucket: &str, permissions: &[Permission], ask: &AskArgs
 
 fn letters(allowed: &PermissionJson) -> String {
     let may = [(allowed.read, "read"), (allowed.write, "write"), (allowed.owner, "owner")];
-    let may: Vec<&str> = may.into_iter().filter(|(is_allowed, _)| *is_allowed).map(|(_, name)| name).collect();
+    let may: Vec<&str> =
+        may.into_iter().filter(|(is_allowed, _)| *is_allowed).map(|(_, name)| name).collect();
     if may.is_empty() { "nothing".to_owned() } else { may.join("+") }
 }

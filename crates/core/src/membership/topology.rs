@@ -158,6 +158,11 @@ impl TopologyWindow {
         Self { reported: BTreeMap::new(), closes_at: None, length, haste: Haste::new(eager_delay, length) }
     }
 
+    /// Something changed at `now` that nobody is in a hurry to hear of: opens a window of full length unless one is open.
+    pub fn open_patiently(&mut self, now: TimerInstant) {
+        self.closes_at.get_or_insert(now + self.length);
+    }
+
     /// Something changed at `now`: opens a window unless one is open.
     pub fn open(&mut self, now: TimerInstant) {
         if self.closes_at.is_none() {

@@ -430,7 +430,9 @@ impl Disk {
         let mut found: Vec<(PartRef, SlotId)> = Vec::new();
         for row in namings.range(from.as_slice()..).map_err(&failed)? {
             let (key, value) = row.map_err(&failed)?;
-            let Some((part, slot, _)) = values::naming_from_bytes(key.value(), value.value()) else { continue };
+            let Some((part, slot, _)) = values::naming_from_bytes(key.value(), value.value()) else {
+                continue;
+            };
             if found.last().is_some_and(|(last, _)| last.id == part.id) {
                 continue;
             }

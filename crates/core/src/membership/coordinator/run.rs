@@ -458,7 +458,12 @@ impl Run {
         }
         self.align(&current);
         self.hurry(now);
-        self.window.open(now);
+        if matches!(current.status, NodeStatus::Leaving | NodeStatus::Removed) {
+            // Whoever goes in order still says its goodbyes, which want an answer.
+            self.window.open_patiently(now);
+        } else {
+            self.window.open(now);
+        }
         if Some(&current.member) == self.own() {
             self.leaving = current.status == NodeStatus::Leaving;
             if current.status == NodeStatus::Up {

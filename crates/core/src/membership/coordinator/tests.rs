@@ -794,6 +794,19 @@ fn the_first_changes_after_a_calm_are_told_soon_and_a_storm_is_gathered() {
     assert_eq!(subject.updates().last().expect("an update").members.len(), 1_003, "nothing is lost");
 }
 
+#[test]
+fn one_that_leaves_in_order_is_listed_until_the_window_closes() {
+    let mut subject = Subject::alone(eager(SECOND));
+    subject.join_up("a");
+    subject.pass(SECOND);
+    subject.forget_the_past();
+    subject.ok(|c, now| c.handle_leave(&node("a"), now));
+    subject.pass(Duration::from_millis(499));
+    assert!(subject.updates().is_empty(), "{:?}", subject.updates());
+    subject.pass(MILLISECOND);
+    assert_eq!(subject.updates()[0].topology.left.len(), 1);
+}
+
 // --- gossip --------------------------------------------------------------------------------------------------------
 
 #[test]
