@@ -14,7 +14,9 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, put};
 use serde::{Deserialize, Serialize};
 use synod_cluster::{ApiExtension, Exposition};
-use synod_s3::{AccessKey, Gateway, GatewayConfig, GatewayError, KeyError, Keys, Permissions, run_lifecycle_once};
+use synod_s3::{
+    AccessKey, Gateway, GatewayConfig, GatewayError, KeyError, Keys, Permissions, run_lifecycle_once,
+};
 use synod_store::node::Node;
 use synod_store::objects::Objects;
 use tokio::task::JoinHandle;
@@ -94,15 +96,17 @@ impl GatewayApi {
         if place.advertise_host.parse::<std::net::IpAddr>().is_err() && place.advertise_host != "localhost" {
             domains.push(place.advertise_host.clone());
         }
-        let config = GatewayConfig {
-            domains,
-            ..GatewayConfig::new(SocketAddr::new(place.bind.ip(), place.ports.s3))
-        };
+        let config =
+            GatewayConfig { domains, ..GatewayConfig::new(SocketAddr::new(place.bind.ip(), place.ports.s3)) };
         let gateway = Gateway::start(store.clone(), config).await?;
         let address = gateway.address();
         let lifecycle = tokio::spawn(keep_lifecycles(store.clone(), place.node.to_string()));
         // A node has one gateway.
-        drop(self.running.set(Running { keys: Keys::new(store), gateway: Mutex::new(Some(gateway)), lifecycle }));
+        drop(self.running.set(Running {
+            keys: Keys::new(store),
+            gateway: Mutex::new(Some(gateway)),
+            lifecycle,
+        }));
         Ok(address)
     }
 
@@ -130,11 +134,18 @@ impl GatewayApi {
             Ok(text) => {
                 let value = |name: &str| {
                     let lines = text.lines().filter_map(|line| line.split_once('='));
-                    lines.into_iter().find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
+                    lines
+                        .into_iter()
+                        .find(|(key, _)| key.trim() == name)
+                        .map(|(_, value)| value.trim().to_owned())
                 };
-                let (id, secret) = value("aws_access_key_id").zip(value("aws_secret_access_key")).ok_or_else(|| {
-                    format!("{}: it does not name a key; remove it, and a new one is made", file.display())
-                })?;
+                let (id, secret) =
+                    value("aws_access_key_id").zip(value("aws_secret_access_key")).ok_or_else(|| {
+                        format!(
+                            "{}: it does not name a key; remove it, and a new one is made",
+                            file.display()
+                        )
+                    })?;
                 let kept = running.keys.create_first(&id, &secret, FIRST_KEY_NAME).await;
                 kept.map(drop).map_err(|error| error.to_string())
             }
@@ -184,7 +195,8 @@ impl ApiExtension for GatewayApi {
 
     fn expose(&self, text: &mut Exposition) {
         let Some(running) = self.running.get() else { return };
-        let counters = running.gateway.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Gateway::counters);
+        let counters =
+            running.gateway.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Gateway::counters);
         let Some(counters) = counters else { return };
         text.one_gauge("synod_s3_connections", "Connections of S3 clients.", counters.connections);
         text.counters(
