@@ -402,6 +402,9 @@ impl Plane {
                         Ok(None) => {}
                         // Whoever asked asks again.
                         Err(DiskError::Busy) => {}
+                        Err(error @ DiskError::Refused { .. }) => {
+                            tracing::warn!(%from, %error, "a message asks for what no disk keeps");
+                        }
                         Err(error) => plane.lose(&error),
                     }
                 }),
