@@ -123,7 +123,12 @@ impl S3Client {
     ///
     /// # Errors
     /// No answer came.
-    pub async fn delete(&self, bucket: &str, key: &str, headers: &[(&str, &str)]) -> Result<Reply, ClientError> {
+    pub async fn delete(
+        &self,
+        bucket: &str,
+        key: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<Reply, ClientError> {
         self.call(Method::DELETE, &object_path(bucket, key), &[], headers, Bytes::new()).await
     }
 
@@ -198,7 +203,8 @@ impl S3Client {
             ("x-amz-content-sha256".to_owned(), UNSIGNED.to_owned()),
             ("x-amz-date".to_owned(), time.full()),
         ];
-        signed.extend(headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())));
+        signed
+            .extend(headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())));
         signed.sort();
         let names = signed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(";");
         let lines: String = signed.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
@@ -216,7 +222,8 @@ impl S3Client {
             false => format!("http://{}{path}?{query}", self.host),
         };
         let has_body = matches!(method, Method::PUT | Method::POST);
-        let mut request = Request::builder().method(method).uri(target).header("authorization", authorization);
+        let mut request =
+            Request::builder().method(method).uri(target).header("authorization", authorization);
         if has_body {
             // A body without bytes has a length too.
             request = request.header("content-length", body.len());
@@ -256,7 +263,10 @@ impl S3Client {
 
 impl fmt::Debug for S3Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("S3Client").field("host", &self.host).field("key", &self.access_key_id).finish_non_exhaustive()
+        f.debug_struct("S3Client")
+            .field("host", &self.host)
+            .field("key", &self.access_key_id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -339,12 +349,10 @@ mod tests {
 
     #[test]
     fn days_have_their_dates() {
-        assert_eq!([civil(0), civil(59), civil(11_016), civil(20_772)], [
-            (1970, 1, 1),
-            (1970, 3, 1),
-            (2000, 2, 29),
-            (2026, 11, 15)
-        ]);
+        assert_eq!(
+            [civil(0), civil(59), civil(11_016), civil(20_772)],
+            [(1970, 1, 1), (1970, 3, 1), (2000, 2, 29), (2026, 11, 15)]
+        );
     }
 
     #[test]

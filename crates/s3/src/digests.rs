@@ -234,14 +234,11 @@ pub(crate) struct Promised {
 
 impl Promised {
     /// Reads what the headers promise. `sums` are the headers with a sum in them.
-    pub(crate) fn of(
-        headers: &http::HeaderMap,
-        content_md5: Option<&str>,
-        sums: [(Algorithm, Option<&str>); 5],
-    ) -> S3Result<Self> {
-        let md5 = content_md5
+    pub(crate) fn of(headers: &http::HeaderMap, sums: [(Algorithm, Option<&str>); 5]) -> S3Result<Self> {
+        let md5 = headers
+            .get("content-md5")
             .map(|text| {
-                let value = base64_simd::STANDARD.decode_to_vec(text.trim()).ok();
+                let value = base64_simd::STANDARD.decode_to_vec(text.as_bytes()).ok();
                 value
                     .and_then(|value| <[u8; 16]>::try_from(value).ok())
                     .ok_or_else(|| s3_error!(InvalidDigest, "The Content-MD5 you specified is not valid."))

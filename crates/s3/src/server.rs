@@ -173,6 +173,10 @@ impl<S: ObjectStore> Front<S> {
             drain(unread).await;
         }
 
+        // A status that the protocol library does not know of its operation.
+        if let Some(status) = response.extensions_mut().remove::<StatusCode>() {
+            *response.status_mut() = status;
+        }
         let status = response.status();
         self.counted.answered(note.operation(), status.as_u16(), start.elapsed());
         if (status.is_client_error() || status.is_server_error())
@@ -310,10 +314,9 @@ fn promised_of_document(headers: &HeaderMap, query: Option<&str>) -> Result<Opti
         let sum = text(&format!("x-amz-checksum-{}", algorithm.name().to_lowercase()));
         (algorithm, sum.filter(|_| !completes))
     });
-    let is_empty = sums.iter().all(|(_, sum)| sum.is_none());
-    match (text("content-md5"), is_empty) {
-        (None, true) => Ok(None),
-        (md5, _) => Promised::of(&HeaderMap::new(), md5, sums).map(Some),
+    match headers.contains_key("content-md5") || sums.iter().any(|(_, sum)| sum.is_some()) {
+        true => Promised::of(headers, sums).map(Some),
+        false => Ok(None),
     }
 }
 

@@ -11,10 +11,10 @@ use synod_core::objects::{Condition, EntryName, Space};
 use synod_core::slots::SlotRegistryConfig;
 use synod_store::config::NodeConfig;
 use synod_store::node::{Node, NodeOptions, Origin};
+use synod_store::objects::content::{Body, Content, Entry};
 use synod_store::objects::contract::{
     BodyWriter as _, ListItem, ListPosition, ListQuery, ObjectStore as _, StoreError, WriteOutcome,
 };
-use synod_store::objects::content::{Body, Content, Entry};
 use synod_store::objects::{KeeperConfig, Objects};
 
 struct Cluster {
@@ -78,7 +78,8 @@ initial_cluster:
 /// The first of five ports that are free now.
 fn free_ports() -> u16 {
     loop {
-        let first = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+        let first =
+            TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
         let is_free = |port| TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port))).is_ok();
         if first < 65_000 && (first..first + 5).all(is_free) {
             return first;
@@ -90,7 +91,12 @@ fn object(key: &str) -> EntryName {
     EntryName::new(Space::Object, "photos", key).expect("a name")
 }
 
-async fn put(store: &Objects, key: &str, bytes: Bytes, condition: Condition) -> Result<WriteOutcome, StoreError> {
+async fn put(
+    store: &Objects,
+    key: &str,
+    bytes: Bytes,
+    condition: Condition,
+) -> Result<WriteOutcome, StoreError> {
     let name = object(key);
     let mut writer = store.body_writer(&name);
     let size = bytes.len() as u64;

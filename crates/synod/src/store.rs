@@ -88,14 +88,16 @@ async fn work(ask: &AskArgs, what: &str, progress: impl Fn(&StoreStatusJson) -> 
         let stores = ask_all(&nodes, Method::GET, "", None).await;
         is_complete &= stores.len() == nodes.len();
         let works: Vec<Work> = stores.iter().map(&progress).collect();
-        let (done, total) = works.iter().fold((0, 0), |(done, total), work| (done + work.done, total + work.total));
+        let (done, total) =
+            works.iter().fold((0, 0), |(done, total), work| (done + work.done, total + work.total));
         bar.show(done, total);
         if !works.iter().any(|work| work.is_running) {
             break stores;
         }
     };
     bar.end();
-    let is_whole = stores.iter().all(|store| store.unrepaired.is_empty() && store.heal.entries_unrepaired == 0);
+    let is_whole =
+        stores.iter().all(|store| store.unrepaired.is_empty() && store.heal.entries_unrepaired == 0);
     let printed = print(&if ask.json { json(&stores) } else { show(&stores) });
     match is_whole && is_complete {
         true => printed,

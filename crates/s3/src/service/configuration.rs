@@ -58,7 +58,7 @@ impl<S: ObjectStore> Service<S> {
         request: S3Request<DeleteBucketCorsInput>,
     ) -> S3Result<S3Response<DeleteBucketCorsOutput>> {
         self.change_bucket(&request.input.bucket, |record| record.cors.clear()).await?;
-        Ok(S3Response::with_status(DeleteBucketCorsOutput::default(), StatusCode::NO_CONTENT))
+        Ok(S3Response::new(DeleteBucketCorsOutput::default()))
     }
 
     pub(super) async fn put_bucket_lifecycle_configuration(
@@ -105,7 +105,7 @@ impl<S: ObjectStore> Service<S> {
         request: S3Request<DeleteBucketLifecycleInput>,
     ) -> S3Result<S3Response<DeleteBucketLifecycleOutput>> {
         self.change_bucket(&request.input.bucket, |record| record.lifecycle.clear()).await?;
-        Ok(S3Response::with_status(DeleteBucketLifecycleOutput::default(), StatusCode::NO_CONTENT))
+        Ok(S3Response::new(DeleteBucketLifecycleOutput::default()))
     }
 
     pub(super) fn get_bucket_acl(

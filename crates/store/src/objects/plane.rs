@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use synod_cluster::MonotonicClock;
-use synod_core::objects::{self,
-    EntryAnswer, EntryError, EntryName, EntryOperation, EntryRequest, ObjectConfig, ObjectCoordinator,
+use synod_core::objects::{
+    self, EntryAnswer, EntryError, EntryName, EntryOperation, EntryRequest, ObjectConfig, ObjectCoordinator,
     ObjectCounters, ObjectEvent, ObjectMessage, ObjectOutcome, ObjectProgress,
 };
 use synod_core::slots::{BootstrapState, ClusterId, SlotEpoch, SlotEvent, SlotId, slot_of};
@@ -26,9 +26,9 @@ use synod_core::{MemberId, NodeId, TimerInstant};
 use synod_wire::objects as wire;
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 
+use super::body::PartError;
 use super::codec::{self, Heard};
 use super::content::PartRef;
-use super::body::PartError;
 use super::disk::{Disk, DiskError};
 use super::links::Links;
 use super::request;
@@ -88,13 +88,8 @@ impl Plane {
             .filter(|slot| bootstrap.replicas(*slot).any(|node| *node == own.node))
             .filter(|slot| !disk_for(&disks, *slot).fence(*slot).is_learned)
             .collect();
-        let (machine, first) = ObjectCoordinator::new(
-            own.node.clone(),
-            Arc::clone(&bootstrap),
-            config,
-            unlearned,
-            clock.now(),
-        );
+        let (machine, first) =
+            ObjectCoordinator::new(own.node.clone(), Arc::clone(&bootstrap), config, unlearned, clock.now());
         let (suspects, suspected) = mpsc::channel(SUSPECTS_MAX);
         let mut failed = None;
         let plane = Arc::new_cyclic(|weak: &Weak<Self>| {

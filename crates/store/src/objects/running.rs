@@ -44,10 +44,8 @@ pub(crate) async fn open_disks(
     let dirs: Vec<PathBuf> = place.disks.iter().map(|disk| Path::new(disk).join("objects")).collect();
     let total_slots = bootstrap.replication.total_slots;
     let is_known = is_new_cluster || bootstrap.replica_count() == 1;
-    let own: Vec<SlotId> = bootstrap
-        .slots()
-        .filter(|slot| bootstrap.replicas(*slot).any(|node| *node == place.node))
-        .collect();
+    let own: Vec<SlotId> =
+        bootstrap.slots().filter(|slot| bootstrap.replicas(*slot).any(|node| *node == place.node)).collect();
     let opened = tokio::task::spawn_blocking(move || {
         let options = DiskOptions::new(total_slots);
         let mut disks = Vec::new();
@@ -299,7 +297,11 @@ impl ObjectsView {
                 ("step_downs", "Reigns that ended.", counters.step_downs),
                 ("healed", "Entries that were stored again on all replicas.", status.heal.entries_repaired),
                 ("parts_fetched", "Parts that were fetched from other replicas.", status.parts_fetched),
-                ("messages_dropped", "Messages for which there was no room.", self.objects.plane.links().dropped()),
+                (
+                    "messages_dropped",
+                    "Messages for which there was no room.",
+                    self.objects.plane.links().dropped(),
+                ),
             ],
         );
     }

@@ -69,7 +69,8 @@ impl Network {
     /// A node that the others cannot reach can still be asked, and must not give wrong answers.
     pub(crate) fn open_to_clients(&self) {
         for (index, namespace) in self.namespaces[1..].iter().enumerate() {
-            let (own, own_ip, its_ip) = (format!("client{index}"), format!("10.78.{index}.1"), format!("10.78.{index}.2"));
+            let (own, own_ip, its_ip) =
+                (format!("client{index}"), format!("10.78.{index}.1"), format!("10.78.{index}.2"));
             must(&["link", "add", &own, "type", "veth", "peer", "name", "eth1", "netns", namespace]);
             must(&["addr", "add", &format!("{own_ip}/24"), "dev", &own]);
             must(&["link", "set", &own, "up"]);

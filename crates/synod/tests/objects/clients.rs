@@ -37,11 +37,8 @@ pub(crate) struct Clients {
 impl Clients {
     /// So many for each node. They share a few objects, so that they meet.
     pub(crate) fn start(store: &Store, count: usize, seed: u64) -> Self {
-        let history = History {
-            start: Instant::now(),
-            seen: Arc::default(),
-            next_value: Arc::new(AtomicU64::new(1)),
-        };
+        let history =
+            History { start: Instant::now(), seen: Arc::default(), next_value: Arc::new(AtomicU64::new(1)) };
         let is_over = Arc::new(AtomicBool::new(false));
         let tasks = (0..count * ALL.len()).map(|number| {
             let mut client = Client {
@@ -179,7 +176,10 @@ impl History {
         let lost = count(|request| request.said == Said::Unknown);
         let refused = count(|request| matches!(request.said, Said::Refused { .. }));
         let done = count(|request| request.said == Said::Done);
-        eprintln!("{} requests: {done} writes done, {refused} refused, {lost} without a known end", all().count());
+        eprintln!(
+            "{} requests: {done} writes done, {refused} refused, {lost} without a known end",
+            all().count()
+        );
         assert!(seen.absurd.is_empty(), "{:#?}", seen.absurd);
         assert!(done > 50 && refused > 10, "hardly anything was tested");
         for (key, requests) in &seen.requests {
@@ -211,7 +211,9 @@ fn understand(ask: Ask, reply: &Reply) -> Result<Said, String> {
         },
         (Ask::Delete, 204) | (Ask::Put(_) | Ask::Create(_) | Ask::Swap { .. }, 200) => Ok(Said::Done),
         (Ask::Create(_) | Ask::Swap { .. }, 412) => Ok(Said::Refused { is_there: true }),
-        (Ask::Swap { .. }, 404) if reply.text().contains("NoSuchKey") => Ok(Said::Refused { is_there: false }),
+        (Ask::Swap { .. }, 404) if reply.text().contains("NoSuchKey") => {
+            Ok(Said::Refused { is_there: false })
+        }
         _ => absurd(),
     }
 }

@@ -64,14 +64,21 @@ fn objects_are_linearizable_while_the_network_breaks() {
             false => network.swallow(victim),
         }
         wait(random.u64(500..6000));
-        if is_silence { network.silence(victim, false) } else { network.mend(victim) }
+        if is_silence {
+            network.silence(victim, false)
+        } else {
+            network.mend(victim)
+        }
         clients.until_more(100);
     });
 }
 
 /// Does something bad again and again while clients are busy, then lets everything heal, and checks what they saw.
 fn torment(store: &mut Store, mut harm: impl FnMut(&mut Store, &Clients, &mut fastrand::Rng)) {
-    let seed = std::env::var("SYNOD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
+    let seed = std::env::var("SYNOD_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(|| fastrand::u64(..));
     eprintln!("SYNOD_SEED={seed} makes the same choices again");
     let mut random = fastrand::Rng::with_seed(seed);
     let clients = Clients::start(store, 2, seed);

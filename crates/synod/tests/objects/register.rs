@@ -68,7 +68,8 @@ pub(crate) fn check(requests: &[Request]) -> Result<(), String> {
         }
         for next in search.after(&point) {
             let known = visited.entry(next.place.clone()).or_default();
-            let is_fewer = |known: &Vec<usize>| known.iter().zip(&next.used).all(|(known, used)| known <= used);
+            let is_fewer =
+                |known: &Vec<usize>| known.iter().zip(&next.used).all(|(known, used)| known <= used);
             if !known.iter().any(is_fewer) {
                 known.push(next.used.clone());
                 to_visit.push(next);
@@ -155,11 +156,13 @@ impl Search {
         let (waiting, first_end) = self.waiting(point);
         let mut found = Vec::new();
         for (group, requests) in self.lost.iter().enumerate() {
-            let Some(request) = requests.get(point.used[group]).filter(|request| request.began <= first_end) else {
+            let Some(request) = requests.get(point.used[group]).filter(|request| request.began <= first_end)
+            else {
                 continue;
             };
             // A write that changes nothing may as well not have happened.
-            if let Some(value) = apply(point.place.value, request).filter(|value| *value != point.place.value) {
+            if let Some(value) = apply(point.place.value, request).filter(|value| *value != point.place.value)
+            {
                 let mut next = point.clone();
                 next.place.value = value;
                 next.used[group] += 1;
@@ -204,7 +207,8 @@ impl Search {
             text += &format!("\n  {:?}", self.answered[index]);
         }
         for (requests, used) in self.lost.iter().zip(&point.used) {
-            text += &format!("\n  without an answer, {used} of {} used: {:?}", requests.len(), requests[0].ask);
+            text +=
+                &format!("\n  without an answer, {used} of {} used: {:?}", requests.len(), requests[0].ask);
         }
         text
     }

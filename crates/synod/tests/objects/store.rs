@@ -50,7 +50,8 @@ impl Store {
     /// A store of a cluster that runs.
     pub(crate) fn new(cluster: TestCluster, has_secret: bool) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-        let mut store = Self { cluster, key: Key { id: String::new(), secret: String::new() }, has_secret, runtime };
+        let mut store =
+            Self { cluster, key: Key { id: String::new(), secret: String::new() }, has_secret, runtime };
         store.key = store.new_key("everything");
         store.must(0, &["key", "allow", &store.key.id, "--bucket", "*", "--permission", "read,write,owner"]);
         let client = store.s3(0);
@@ -143,7 +144,11 @@ impl Store {
                     && one.slots_learning == 0
                     && one.unrepaired.is_empty()
             };
-            if statuses.len() == ALL.len() && statuses.iter().all(whole) { Ok(statuses) } else { Err(format!("{statuses:#?}")) }
+            if statuses.len() == ALL.len() && statuses.iter().all(whole) {
+                Ok(statuses)
+            } else {
+                Err(format!("{statuses:#?}"))
+            }
         })
     }
 
