@@ -163,15 +163,29 @@ impl S3Client {
     /// # Errors
     /// No answer came, or it broke off.
     pub async fn count(&self, bucket: &str, key: &str) -> Result<(StatusCode, u64), ClientError> {
+        let mut bytes = 0;
+        let status = self.read(bucket, key, |piece| bytes += piece.len() as u64).await?;
+        Ok((status, bytes))
+    }
+
+    /// Gets an object piece by piece, as it comes.
+    ///
+    /// # Errors
+    /// No answer came, or it broke off.
+    pub async fn read(
+        &self,
+        bucket: &str,
+        key: &str,
+        mut taken: impl FnMut(&[u8]),
+    ) -> Result<StatusCode, ClientError> {
         let path = object_path(bucket, key);
         let response = self.send(Method::GET, &path, &[], &[], Bytes::new()).await?;
         let (head, mut body) = response.into_parts();
-        let mut bytes = 0;
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| self.failed(&error))?;
-            bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+            frame.data_ref().into_iter().for_each(|piece| taken(piece));
         }
-        Ok((head.status, bytes))
+        Ok(head.status)
     }
 
     async fn send(
@@ -207,8 +221,13 @@ impl S3Client {
             true => format!("http://{}{path}", self.host),
             false => format!("http://{}{path}?{query}", self.host),
         };
+        let has_body = matches!(method, Method::PUT | Method::POST);
         let mut request =
             Request::builder().method(method).uri(target).header("authorization", authorization);
+        if has_body {
+            // A body without bytes has a length too.
+            request = request.header("content-length", body.len());
+        }
         for (name, value) in signed {
             request = request.header(name, value);
         }

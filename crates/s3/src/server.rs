@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use http::header::{AUTHORIZATION, CONTENT_TYPE, EXPECT, HOST, ORIGIN};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, EXPECT, HOST, ORIGIN};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -86,9 +86,17 @@ async fn connection<S: ObjectStore>(
         tracing::debug!(%error, "a connection is gone already");
         return;
     }
+    let state = stopped.clone();
     let answer = service_fn(|request| {
-        let front = Arc::clone(front);
-        async move { Ok::<_, Infallible>(front.answer(request).await) }
+        let (front, state) = (Arc::clone(front), state.clone());
+        async move {
+            let mut response = front.answer(request).await;
+            if state.borrow().is_some() {
+                // The next request is better sent elsewhere.
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -96,7 +104,11 @@ async fn connection<S: ObjectStore>(
         .max_buf_size(CONNECTION_BUFFER_BYTES)
         .serve_connection(TokioIo::new(stream), answer);
     tokio::pin!(connection);
-    let stopping = async { drop(stopped.wait_for(Option::is_some).await) };
+    // The next request of a busy client may be on its way already, and would be lost if the connection ended at once.
+    let stopping = async {
+        drop(stopped.wait_for(Option::is_some).await);
+        tokio::time::sleep(LAST_REQUEST_TIME).await;
+    };
     let outcome = tokio::select! {
         outcome = connection.as_mut() => outcome,
         () = stopping => {
@@ -344,6 +356,8 @@ async fn drain(mut body: Incoming) {
     drop(tokio::time::timeout(DRAIN_TIME_MAX, all).await);
 }
 
+/// How long a connection waits for one more request when the gateway is to stop.
+const LAST_REQUEST_TIME: Duration = Duration::from_secs(1);
 /// How long to wait when no connection can be taken.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Buffer of a connection.

@@ -16,7 +16,14 @@ mod http;
 #[allow(dead_code, reason = "another test uses the rest")]
 mod network;
 
+mod alone;
 mod clients;
 mod faults;
+mod healing;
+mod keys;
+mod large;
+mod leaving;
+mod listing;
+mod refused;
 mod register;
 mod store;

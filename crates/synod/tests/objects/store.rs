@@ -47,7 +47,8 @@ impl Store {
         Self::new(network.start_cluster(layout), true)
     }
 
-    fn new(cluster: TestCluster, has_secret: bool) -> Self {
+    /// A store of a cluster that runs.
+    pub(crate) fn new(cluster: TestCluster, has_secret: bool) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
         let mut store =
             Self { cluster, key: Key { id: String::new(), secret: String::new() }, has_secret, runtime };
@@ -149,6 +150,13 @@ impl Store {
                 Err(format!("{statuses:#?}"))
             }
         })
+    }
+
+    /// A line of `/proc/PID/status` of a node that is in KiB, in bytes.
+    pub(crate) fn memory(&self, index: usize, name: &str) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.cluster.pid(index))).expect("a process");
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("a line");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 
     /// The files of all parts of a node.
