@@ -69,6 +69,7 @@ async fn a_node_is_ready_once_it_has_a_topology_and_until_it_is_stopped() {
     let mut config = config();
     // Long enough to be asked before the first topology.
     config.membership.topology_emit_interval = Duration::from_secs(1);
+    config.membership.eager_delay = None;
     let (mut node, address) = start(config).await;
     assert_eq!(get(address, "/healthz").await, (200, "ok\n".to_owned()));
     assert_eq!(get(address, "/readyz").await, (503, "the node has no topology yet\n".to_owned()));

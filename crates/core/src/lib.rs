@@ -20,6 +20,7 @@ extern crate alloc;
 mod deadline;
 pub mod gossip;
 pub mod grains;
+mod haste;
 pub mod id;
 pub mod membership;
 mod murmur;
@@ -31,6 +32,7 @@ pub mod roster;
 pub mod slots;
 pub mod time;
 
+pub use haste::HASTE_MAX;
 pub use id::{
     Authority, AuthorityError, Incarnation, IncarnationError, MemberId, MemberIdError, NodeId, NodeIdError,
 };

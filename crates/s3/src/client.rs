@@ -123,7 +123,12 @@ impl S3Client {
     ///
     /// # Errors
     /// No answer came.
-    pub async fn delete(&self, bucket: &str, key: &str, headers: &[(&str, &str)]) -> Result<Reply, ClientError> {
+    pub async fn delete(
+        &self,
+        bucket: &str,
+        key: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<Reply, ClientError> {
         self.call(Method::DELETE, &object_path(bucket, key), &[], headers, Bytes::new()).await
     }
 
@@ -158,15 +163,29 @@ impl S3Client {
     /// # Errors
     /// No answer came, or it broke off.
     pub async fn count(&self, bucket: &str, key: &str) -> Result<(StatusCode, u64), ClientError> {
+        let mut bytes = 0;
+        let status = self.read(bucket, key, |piece| bytes += piece.len() as u64).await?;
+        Ok((status, bytes))
+    }
+
+    /// Gets an object piece by piece, as it comes.
+    ///
+    /// # Errors
+    /// No answer came, or it broke off.
+    pub async fn read(
+        &self,
+        bucket: &str,
+        key: &str,
+        mut taken: impl FnMut(&[u8]),
+    ) -> Result<StatusCode, ClientError> {
         let path = object_path(bucket, key);
         let response = self.send(Method::GET, &path, &[], &[], Bytes::new()).await?;
         let (head, mut body) = response.into_parts();
-        let mut bytes = 0;
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| self.failed(&error))?;
-            bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+            frame.data_ref().into_iter().for_each(|piece| taken(piece));
         }
-        Ok((head.status, bytes))
+        Ok(head.status)
     }
 
     async fn send(
@@ -184,7 +203,8 @@ impl S3Client {
             ("x-amz-content-sha256".to_owned(), UNSIGNED.to_owned()),
             ("x-amz-date".to_owned(), time.full()),
         ];
-        signed.extend(headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())));
+        signed
+            .extend(headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())));
         signed.sort();
         let names = signed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(";");
         let lines: String = signed.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
@@ -201,7 +221,13 @@ impl S3Client {
             true => format!("http://{}{path}", self.host),
             false => format!("http://{}{path}?{query}", self.host),
         };
-        let mut request = Request::builder().method(method).uri(target).header("authorization", authorization);
+        let has_body = matches!(method, Method::PUT | Method::POST);
+        let mut request =
+            Request::builder().method(method).uri(target).header("authorization", authorization);
+        if has_body {
+            // A body without bytes has a length too.
+            request = request.header("content-length", body.len());
+        }
         for (name, value) in signed {
             request = request.header(name, value);
         }
@@ -237,7 +263,10 @@ impl S3Client {
 
 impl fmt::Debug for S3Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("S3Client").field("host", &self.host).field("key", &self.access_key_id).finish_non_exhaustive()
+        f.debug_struct("S3Client")
+            .field("host", &self.host)
+            .field("key", &self.access_key_id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -320,12 +349,10 @@ mod tests {
 
     #[test]
     fn days_have_their_dates() {
-        assert_eq!([civil(0), civil(59), civil(11_016), civil(20_772)], [
-            (1970, 1, 1),
-            (1970, 3, 1),
-            (2000, 2, 29),
-            (2026, 11, 15)
-        ]);
+        assert_eq!(
+            [civil(0), civil(59), civil(11_016), civil(20_772)],
+            [(1970, 1, 1), (1970, 3, 1), (2000, 2, 29), (2026, 11, 15)]
+        );
     }
 
     #[test]

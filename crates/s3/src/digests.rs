@@ -209,7 +209,7 @@ impl BodyHasher {
 
     pub(crate) fn finish(self) -> BodySums {
         BodySums {
-            md5: self.md5.finalize().into(),
+            md5: self.md5.finalize(),
             sum: self.sum.map(|(algorithm, hasher)| SumRecord::full(algorithm, hasher.finish())),
         }
     }
@@ -219,7 +219,7 @@ impl BodyHasher {
 pub(crate) fn md5(bytes: &[u8]) -> [u8; 16] {
     let mut hasher = Md5::new();
     hasher.update(bytes);
-    hasher.finalize().into()
+    hasher.finalize()
 }
 
 /// What a client says of the body that it sends.
@@ -234,14 +234,11 @@ pub(crate) struct Promised {
 
 impl Promised {
     /// Reads what the headers promise. `sums` are the headers with a sum in them.
-    pub(crate) fn of(
-        headers: &http::HeaderMap,
-        content_md5: Option<&str>,
-        sums: [(Algorithm, Option<&str>); 5],
-    ) -> S3Result<Self> {
-        let md5 = content_md5
+    pub(crate) fn of(headers: &http::HeaderMap, sums: [(Algorithm, Option<&str>); 5]) -> S3Result<Self> {
+        let md5 = headers
+            .get("content-md5")
             .map(|text| {
-                let value = base64_simd::STANDARD.decode_to_vec(text.trim()).ok();
+                let value = base64_simd::STANDARD.decode_to_vec(text.as_bytes()).ok();
                 value
                     .and_then(|value| <[u8; 16]>::try_from(value).ok())
                     .ok_or_else(|| s3_error!(InvalidDigest, "The Content-MD5 you specified is not valid."))

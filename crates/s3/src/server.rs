@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use http::header::{AUTHORIZATION, CONTENT_TYPE, EXPECT, HOST, ORIGIN};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, EXPECT, HOST, ORIGIN};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -86,9 +86,17 @@ async fn connection<S: ObjectStore>(
         tracing::debug!(%error, "a connection is gone already");
         return;
     }
+    let state = stopped.clone();
     let answer = service_fn(|request| {
-        let front = Arc::clone(front);
-        async move { Ok::<_, Infallible>(front.answer(request).await) }
+        let (front, state) = (Arc::clone(front), state.clone());
+        async move {
+            let mut response = front.answer(request).await;
+            if state.borrow().is_some() {
+                // The next request is better sent elsewhere.
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -96,7 +104,11 @@ async fn connection<S: ObjectStore>(
         .max_buf_size(CONNECTION_BUFFER_BYTES)
         .serve_connection(TokioIo::new(stream), answer);
     tokio::pin!(connection);
-    let stopping = async { drop(stopped.wait_for(Option::is_some).await) };
+    // The next request of a busy client may be on its way already, and would be lost if the connection ended at once.
+    let stopping = async {
+        drop(stopped.wait_for(Option::is_some).await);
+        tokio::time::sleep(LAST_REQUEST_TIME).await;
+    };
     let outcome = tokio::select! {
         outcome = connection.as_mut() => outcome,
         () = stopping => {
@@ -161,6 +173,10 @@ impl<S: ObjectStore> Front<S> {
             drain(unread).await;
         }
 
+        // A status that the protocol library does not know of its operation.
+        if let Some(status) = response.extensions_mut().remove::<StatusCode>() {
+            *response.status_mut() = status;
+        }
         let status = response.status();
         self.counted.answered(note.operation(), status.as_u16(), start.elapsed());
         if (status.is_client_error() || status.is_server_error())
@@ -263,7 +279,11 @@ fn refused_early(request: &Request<Incoming>) -> Option<S3Error> {
     }
     let begins =
         |name, value: &[u8]| headers.get(name).is_some_and(|given| given.as_bytes().starts_with(value));
-    if request.method() == Method::POST && begins(CONTENT_TYPE, b"multipart/form-data") {
+    let is_form = headers
+        .get_all(CONTENT_TYPE)
+        .iter()
+        .any(|kind| kind.as_bytes().to_ascii_lowercase().starts_with(b"multipart/form-data"));
+    if request.method() == Method::POST && is_form {
         return Some(not_here("Upload by a form"));
     }
     let query = request.uri().query().unwrap_or_default();
@@ -286,7 +306,7 @@ fn is_document(method: &Method, query: Option<&str>) -> bool {
         names.into_iter().any(|given| given == *name)
     };
     method == Method::POST
-        || (method == Method::PUT && ["cors", "lifecycle", "tagging", "acl"].iter().any(|name| has(name)))
+        || (method == Method::PUT && ["cors", "lifecycle", "tagging", "acl"].iter().any(has))
 }
 
 /// What the headers promise of a document, if they do.
@@ -298,10 +318,9 @@ fn promised_of_document(headers: &HeaderMap, query: Option<&str>) -> Result<Opti
         let sum = text(&format!("x-amz-checksum-{}", algorithm.name().to_lowercase()));
         (algorithm, sum.filter(|_| !completes))
     });
-    let is_empty = sums.iter().all(|(_, sum)| sum.is_none());
-    match (text("content-md5"), is_empty) {
-        (None, true) => Ok(None),
-        (md5, _) => Promised::of(&HeaderMap::new(), md5, sums).map(Some),
+    match headers.contains_key("content-md5") || sums.iter().any(|(_, sum)| sum.is_some()) {
+        true => Promised::of(headers, sums).map(Some),
+        false => Ok(None),
     }
 }
 
@@ -333,9 +352,12 @@ async fn drain(mut body: Incoming) {
             }
         }
     };
-    let _ = tokio::time::timeout(DRAIN_TIME_MAX, all).await;
+    // Whoever does not make it finds the connection closed.
+    drop(tokio::time::timeout(DRAIN_TIME_MAX, all).await);
 }
 
+/// How long a connection waits for one more request when the gateway is to stop.
+const LAST_REQUEST_TIME: Duration = Duration::from_secs(1);
 /// How long to wait when no connection can be taken.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Buffer of a connection.

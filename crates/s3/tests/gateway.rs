@@ -10,6 +10,14 @@ mod support {
 }
 
 mod topics {
+    mod access;
     mod buckets;
+    mod checksums;
+    mod conditions;
+    mod configuration;
+    mod copies;
+    mod gateway;
+    mod listing;
     mod objects;
+    mod uploads;
 }

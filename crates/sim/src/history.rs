@@ -52,8 +52,8 @@ pub(crate) struct Request {
     pub(crate) began: Duration,
     /// When the client had the answer, if ever.
     pub(crate) ended: Option<Duration>,
-    /// The tag that it was given, if it was begun. Only a deletion needs it: nobody sees its value.
-    pub(crate) tag: Option<Tag>,
+    /// The tag that it was given, and when. Only a deletion needs it: nobody sees its value.
+    pub(crate) given: Option<(Tag, Duration)>,
 }
 
 /// Tests all that happened to one register. The error says what could not have happened.
@@ -74,7 +74,7 @@ pub(crate) fn check(requests: &[Request]) -> Result<(), String> {
 /// Something that could not have happened.
 struct Problem {
     what: String,
-    /// Unless there was a deletion in here: after the first, before the second, begun by then.
+    /// Unless there was a deletion in here: after the first, before the second, with a tag by then.
     wants: Option<(Option<Tag>, Option<Tag>, Duration)>,
 }
 
@@ -119,9 +119,14 @@ fn check_order(requests: &[Request], effects: &BTreeMap<Tag, usize>) -> Result<(
                 let later = newest.map(|newest| effects.range(newest..)).into_iter().flatten();
                 let fits = later.filter(|(_, number)| {
                     let deletion = &requests[**number];
-                    matches!(deletion.ask, Ask::Delete { .. }) && deletion.began <= end
+                    matches!(deletion.ask, Ask::Delete { .. }) && deletion.is_given_by(end)
                 });
                 match fits.map(|(tag, _)| *tag).next() {
+                    // One whose answer was lost may have come before.
+                    Some(tag) if lost_deletion(requests, effects, &(newest, Some(tag), end)).is_some() => {
+                        let what = "a deletion was lost".to_owned();
+                        return Err(Problem { what, wants: Some((newest, Some(tag), end)) });
+                    }
                     Some(tag) => {
                         ended.insert((end, Some(tag)));
                         continue;
@@ -155,10 +160,8 @@ fn effects(requests: &[Request]) -> Result<BTreeMap<Tag, usize>, String> {
     for (number, request) in requests.iter().enumerate() {
         match (request.ask, request.said) {
             (Ask::Write { value, .. }, _) => drop(writes.insert(value, number)),
-            (Ask::Delete { .. }, Said::Written(tag)) => {
-                if effects.insert(tag, number).is_some() {
-                    return Err(format!("two deletions have the tag {tag}"));
-                }
+            (Ask::Delete { .. }, Said::Written(tag)) if effects.insert(tag, number).is_some() => {
+                return Err(format!("two deletions have the tag {tag}"));
             }
             _ => {}
         }
@@ -226,23 +229,39 @@ fn check_conditions(requests: &[Request], effects: &BTreeMap<Tag, usize>) -> Res
 fn lost_deletion(
     requests: &[Request],
     effects: &BTreeMap<Tag, usize>,
-    (after, before, begun_by): &(Option<Tag>, Option<Tag>, Duration),
+    (after, before, given_by): &(Option<Tag>, Option<Tag>, Duration),
 ) -> Option<(Tag, usize)> {
     let there_at = |tag: Tag| {
         let (last, number) = effects.range(..tag).next_back()?;
         (!matches!(requests[*number].ask, Ask::Delete { .. })).then_some(*last)
     };
     let lost = requests.iter().enumerate().filter(|(_, one)| {
-        matches!(one.ask, Ask::Delete { .. }) && one.said == Said::Unknown && one.began <= *begun_by
+        matches!(one.ask, Ask::Delete { .. }) && one.said == Said::Unknown && one.is_given_by(*given_by)
     });
-    let fits = lost.filter_map(|(number, request)| Some((request.tag?, number))).filter(|(tag, number)| {
-        let is_between = Some(*tag) > *after && before.is_none_or(|before| *tag < before);
-        let holds = requests[*number].ask.expected().is_none_or(|expected| expected == there_at(*tag));
-        let next = effects.range(*tag..).next().map(|(_, next)| requests[*next].ask.expected());
-        let is_in_the_way = matches!(next, Some(Some(Some(_))));
-        is_between && holds && !is_in_the_way && !effects.contains_key(tag)
-    });
+    let fits =
+        lost.filter_map(|(number, request)| Some((request.given?.0, number))).filter(|(tag, number)| {
+            let is_between = Some(*tag) > *after && before.is_none_or(|before| *tag < before);
+            let holds = requests[*number].ask.expected().is_none_or(|expected| expected == there_at(*tag));
+            let next = effects.range(*tag..).next().map(|(_, next)| requests[*next].ask.expected());
+            let is_in_the_way = matches!(next, Some(Some(Some(_))));
+            let began = requests[*number].began;
+            let is_late = requests.iter().any(|one| {
+                let is_newer = match one.said {
+                    Said::Written(other) | Said::Found(Some((other, _))) => other > *tag,
+                    _ => false,
+                };
+                is_newer && one.ended.is_some_and(|ended| ended < began)
+            });
+            is_between && holds && !is_in_the_way && !is_late && !effects.contains_key(tag)
+        });
     fits.min()
+}
+
+impl Request {
+    /// Whether it could be seen by `time`: without a tag nobody sees it.
+    fn is_given_by(&self, time: Duration) -> bool {
+        self.given.map_or(self.began, |(_, at)| at) <= time
+    }
 }
 
 impl Ask {

@@ -39,7 +39,8 @@ impl AdminToken {
     /// Whether that is the header, in a time that does not tell how much of it is right.
     fn is_shown(&self, header: &[u8]) -> bool {
         let expected = self.header();
-        let differences = header.iter().zip(expected.as_bytes()).fold(0, |all, (one, other)| all | (one ^ other));
+        let differences =
+            header.iter().zip(expected.as_bytes()).fold(0, |all, (one, other)| all | (one ^ other));
         header.len() == expected.len() && differences == 0
     }
 }

@@ -230,7 +230,8 @@ impl ApiExtension for StoreApi {
             .route("/v1/store/scrub", post(scrub))
             .route("/v1/store/repair", post(repair))
             .with_state(self.clone());
-        let guarded = self.extensions.iter().fold(guarded, |routes, extension| routes.merge(extension.routes()));
+        let guarded =
+            self.extensions.iter().fold(guarded, |routes, extension| routes.merge(extension.routes()));
         let check = axum::middleware::from_fn_with_state(self.token.clone(), admin::check);
         own.merge(guarded.route_layer(check))
     }

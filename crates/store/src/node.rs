@@ -35,7 +35,9 @@ use crate::codec;
 use crate::config::{ClusterSecret, NodeConfig};
 use crate::files::{Entry, FilesError, RegistryFiles};
 use crate::hints::{Hint, Hints, HintsConfig, HintsError};
-use crate::objects::{KeeperConfig, Objects, ObjectsError, ObjectsParts, ObjectsService, RunningObjects, open_disks};
+use crate::objects::{
+    KeeperConfig, Objects, ObjectsError, ObjectsParts, ObjectsService, RunningObjects, open_disks,
+};
 use crate::registry::{Broadcast, RegistryExit, RegistryHandle, RegistryParts, RegistryStartError};
 use crate::service::SlotsService;
 pub use admission::{AdmissionError, JoinRequest};
@@ -97,7 +99,8 @@ impl Node {
         let bootstrap = Arc::new(bootstrap);
         // A disk that cannot be used is found before anybody hears of this node.
         let disks = open_disks(&own, &bootstrap, options.is_new_cluster).await?;
-        let (service, api) = (SlotsService::default(), StoreApi::new(options.extensions, secret.as_ref().map(AdminToken::of)));
+        let (service, api) =
+            (SlotsService::default(), StoreApi::new(options.extensions, secret.as_ref().map(AdminToken::of)));
         let object_service = ObjectsService::default();
         let last = recovered.incarnation.max(seen);
         let mut config = cluster_config(&own, &bootstrap, &files, last, &api)?;

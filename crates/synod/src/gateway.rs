@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use axum::extract::{Path as UrlPath, State};
@@ -15,9 +15,12 @@ use axum::routing::{get, put};
 use serde::{Deserialize, Serialize};
 use synod_archive::{Archive, Archived};
 use synod_cluster::{ApiExtension, Exposition};
-use synod_s3::{AccessKey, Gateway, GatewayConfig, GatewayError, KeyError, Keys, Permissions};
+use synod_s3::{
+    AccessKey, Gateway, GatewayConfig, GatewayError, KeyError, Keys, Permissions, run_lifecycle_once,
+};
 use synod_store::node::Node;
 use synod_store::objects::Objects;
+use tokio::task::JoinHandle;
 
 /// An access key, as `synod key … --json` shows it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -79,6 +82,7 @@ struct Running {
     keys: Keys<Archived<Objects>>,
     /// Taken when it is stopped.
     gateway: Mutex<Option<Gateway>>,
+    lifecycle: JoinHandle<()>,
 }
 
 impl GatewayApi {
@@ -93,14 +97,17 @@ impl GatewayApi {
         if place.advertise_host.parse::<std::net::IpAddr>().is_err() && place.advertise_host != "localhost" {
             domains.push(place.advertise_host.clone());
         }
-        let config = GatewayConfig {
-            domains,
-            ..GatewayConfig::new(SocketAddr::new(place.bind.ip(), place.ports.s3))
-        };
+        let config =
+            GatewayConfig { domains, ..GatewayConfig::new(SocketAddr::new(place.bind.ip(), place.ports.s3)) };
         let gateway = Gateway::start(store.clone(), config).await?;
         let address = gateway.address();
+        let lifecycle = tokio::spawn(keep_lifecycles(store.clone(), place.node.to_string()));
         // A node has one gateway.
-        drop(self.running.set(Running { keys: Keys::new(store), gateway: Mutex::new(Some(gateway)) }));
+        drop(self.running.set(Running {
+            keys: Keys::new(store),
+            gateway: Mutex::new(Some(gateway)),
+            lifecycle,
+        }));
         Ok(address)
     }
 
@@ -128,11 +135,18 @@ impl GatewayApi {
             Ok(text) => {
                 let value = |name: &str| {
                     let lines = text.lines().filter_map(|line| line.split_once('='));
-                    lines.into_iter().find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
+                    lines
+                        .into_iter()
+                        .find(|(key, _)| key.trim() == name)
+                        .map(|(_, value)| value.trim().to_owned())
                 };
-                let (id, secret) = value("aws_access_key_id").zip(value("aws_secret_access_key")).ok_or_else(|| {
-                    format!("{}: it does not name a key; remove it, and a new one is made", file.display())
-                })?;
+                let (id, secret) =
+                    value("aws_access_key_id").zip(value("aws_secret_access_key")).ok_or_else(|| {
+                        format!(
+                            "{}: it does not name a key; remove it, and a new one is made",
+                            file.display()
+                        )
+                    })?;
                 let kept = running.keys.create_first(&id, &secret, FIRST_KEY_NAME).await;
                 kept.map(drop).map_err(|error| error.to_string())
             }
@@ -151,6 +165,7 @@ impl GatewayApi {
     /// Ends what runs, and lets requests finish.
     pub(crate) async fn stop(&self, patience: Duration) {
         if let Some(running) = self.running.get() {
+            running.lifecycle.abort();
             let gateway = running.gateway.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(gateway) = gateway {
                 gateway.shutdown(patience).await;
@@ -181,7 +196,8 @@ impl ApiExtension for GatewayApi {
 
     fn expose(&self, text: &mut Exposition) {
         let Some(running) = self.running.get() else { return };
-        let counters = running.gateway.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Gateway::counters);
+        let counters =
+            running.gateway.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Gateway::counters);
         let Some(counters) = counters else { return };
         text.one_gauge("synod_s3_connections", "Connections of S3 clients.", counters.connections);
         text.counters(
@@ -211,6 +227,17 @@ impl ApiExtension for GatewayApi {
         for (code, count) in &counters.errors {
             text.sample(name, &[("code", code)], count);
         }
+    }
+}
+
+/// Removes what has had its time, once in a while. One node of the cluster does it at a time as far as that goes; doing it
+/// twice changes nothing.
+async fn keep_lifecycles(store: Objects, node: String) {
+    loop {
+        tokio::time::sleep(LIFECYCLE_PAUSE).await;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let report = run_lifecycle_once(&store, u64::try_from(now.as_millis()).unwrap_or(u64::MAX)).await;
+        tracing::debug!(node, ?report, "lifecycles were kept");
     }
 }
 
@@ -283,3 +310,4 @@ pub(crate) fn credentials_file(data: &Path) -> PathBuf {
 }
 
 const FIRST_KEY_NAME: &str = "first";
+const LIFECYCLE_PAUSE: Duration = Duration::from_secs(3600);

@@ -62,7 +62,8 @@ pub(crate) enum Permission {
 }
 
 pub(crate) fn run(command: &Key) -> ExitCode {
-    let (Key::Create { ask, .. } | Key::List(ask) | Key::Delete { ask, .. } | Key::Allow { ask, .. }) = command;
+    let (Key::Create { ask, .. } | Key::List(ask) | Key::Delete { ask, .. } | Key::Allow { ask, .. }) =
+        command;
     let token = match ask.token() {
         Ok(token) => token,
         Err(code) => return code,
@@ -124,7 +125,8 @@ async fn list(api: &Api<'_>) -> ExitCode {
         return print(&json(&keys));
     }
     let rows = keys.iter().map(|key| {
-        let allowed = key.permissions.iter().map(|allowed| format!("{}:{}", allowed.bucket, letters(allowed)));
+        let allowed =
+            key.permissions.iter().map(|allowed| format!("{}:{}", allowed.bucket, letters(allowed)));
         let allowed = allowed.collect::<Vec<_>>().join(" ");
         let buckets = if key.may_create_buckets { "yes" } else { "no" };
         vec![key.access_key_id.clone(), key.name.clone(), buckets.to_owned(), allowed]
@@ -133,7 +135,8 @@ async fn list(api: &Api<'_>) -> ExitCode {
 }
 
 async fn delete(id: &str, api: &Api<'_>) -> ExitCode {
-    let deleted: Result<serde_json::Value, HttpError> = api.call(Method::DELETE, &format!("/{id}"), None).await;
+    let deleted: Result<serde_json::Value, HttpError> =
+        api.call(Method::DELETE, &format!("/{id}"), None).await;
     match deleted {
         Ok(deleted) if api.ask.json => print(&json(&deleted)),
         Ok(_) => print(&format!("{id} is deleted")),
@@ -162,6 +165,7 @@ async fn allow(id: &str, bucket: &str, permissions: &[Permission], api: &Api<'_>
 
 fn letters(allowed: &PermissionJson) -> String {
     let may = [(allowed.read, "read"), (allowed.write, "write"), (allowed.owner, "owner")];
-    let may: Vec<&str> = may.into_iter().filter(|(is_allowed, _)| *is_allowed).map(|(_, name)| name).collect();
+    let may: Vec<&str> =
+        may.into_iter().filter(|(is_allowed, _)| *is_allowed).map(|(_, name)| name).collect();
     if may.is_empty() { "nothing".to_owned() } else { may.join("+") }
 }

@@ -10,9 +10,10 @@ use anstream::{eprintln, println, stdout};
 use anstyle::{AnsiColor, Style};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use synod_sim::{
-    GRAIN_NODES_MAX, GrainReport, GrainScenario, GrainSimConfig, NODES_MAX, Report, RunError, SLOT_NODES_MAX,
+    GRAIN_NODES_MAX, GrainReport, GrainScenario, GrainSimConfig, NODES_MAX, OBJECT_NODES_MAX,
+    OBJECTS_SCENARIO, OBJECTS_SUMMARY, ObjectReport, ObjectSimConfig, Report, RunError, SLOT_NODES_MAX,
     SLOTS_SCENARIO, SLOTS_SUMMARY, Scenario, SimConfig, SimError, SlotReport, SlotSimConfig, SlotTimes,
-    TraceLine, TraceSink, run_grains, run_scenario, run_slots,
+    TraceLine, TraceSink, run_grains, run_objects, run_scenario, run_slots,
 };
 
 /// Arguments of `synod sim`.
@@ -21,7 +22,7 @@ pub(crate) struct Args {
     /// The seed: one seed is one history. Random when not given.
     #[arg(long)]
     seed: Option<u64>,
-    /// How many nodes, 1 to 5000, with grains 1 to 64, with slots 1 to 16.
+    /// How many nodes, 1 to 5000, with grains 1 to 64, with slots or objects 1 to 16.
     #[arg(long, default_value_t = 5, value_parser = nodes)]
     nodes: usize,
     /// What happens to them.
@@ -41,18 +42,19 @@ pub(crate) struct Args {
     quiet: bool,
 }
 
-/// What a run is about: who is a member, where grains run, or who serves which slots.
+/// What a run is about: who is a member, where grains run, who serves which slots, or what objects are on them.
 #[derive(Clone, Copy, Debug)]
 enum Story {
     Membership(Scenario),
     Grains(GrainScenario),
     Slots,
+    Objects,
 }
 
 impl Story {
     fn all() -> impl Iterator<Item = Self> {
         let membership = Scenario::ALL.into_iter().map(Self::Membership);
-        membership.chain(GrainScenario::ALL.into_iter().map(Self::Grains)).chain([Self::Slots])
+        membership.chain(GrainScenario::ALL.into_iter().map(Self::Grains)).chain([Self::Slots, Self::Objects])
     }
 
     const fn name(self) -> &'static str {
@@ -60,6 +62,7 @@ impl Story {
             Self::Membership(scenario) => scenario.name(),
             Self::Grains(scenario) => scenario.name(),
             Self::Slots => SLOTS_SCENARIO,
+            Self::Objects => OBJECTS_SCENARIO,
         }
     }
 
@@ -68,6 +71,7 @@ impl Story {
             Self::Membership(scenario) => scenario.summary(),
             Self::Grains(scenario) => scenario.summary(),
             Self::Slots => SLOTS_SUMMARY,
+            Self::Objects => OBJECTS_SUMMARY,
         }
     }
 }
@@ -92,6 +96,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
                     slot_reports.push(report);
                     continue;
                 }
+                Err(code) => return code,
+            },
+            Story::Objects => match run_with_objects(args, seed, silent) {
+                Ok(()) => continue,
                 Err(code) => return code,
             },
         };
@@ -189,6 +197,50 @@ fn slot_times(args: &Args, reports: &[SlotReport]) {
             );
         }
     }
+}
+
+fn run_with_objects(args: &Args, seed: u64, silent: bool) -> Result<(), ExitCode> {
+    if args.nodes > OBJECT_NODES_MAX {
+        eprintln!(
+            "{RED}error:{RED:#} a simulation with objects has 1 to {OBJECT_NODES_MAX} nodes, not {}",
+            args.nodes
+        );
+        return Err(ExitCode::from(2));
+    }
+    let mut config = ObjectSimConfig::new(seed, args.nodes);
+    if args.loss > 0.0 {
+        config.network.loss = args.loss;
+    }
+    match run_objects(config, (!silent).then(|| TraceSink::new(print_line))) {
+        Ok(report) if args.json => print_json(serde_json::to_string(&report)),
+        Ok(report) => object_summary(&report),
+        Err(violation) => {
+            failure(args, seed, &violation);
+            return Err(ExitCode::FAILURE);
+        }
+    }
+    Ok(())
+}
+
+fn object_summary(report: &ObjectReport) {
+    println!(
+        "\n{GREEN}✓{GREEN:#} every key is linearizable, and all replicas are equal: {} writes, {} reads, {} pages",
+        report.written, report.read, report.listed,
+    );
+    println!(
+        "  {} requests, {} without a known end; {} epochs, {} crashes, {} disks lost; {} heads renewed, {} repaired",
+        report.requests,
+        report.unknown,
+        report.elections,
+        report.crashes,
+        report.disks_lost,
+        report.renewals,
+        report.repaired,
+    );
+    println!(
+        "  see it again: synod sim --seed {} --nodes {} --scenario {}",
+        report.seed, report.nodes, report.scenario
+    );
 }
 
 fn run_with_grains(args: &Args, seed: u64, scenario: GrainScenario, silent: bool) -> Result<(), ExitCode> {

@@ -88,14 +88,16 @@ async fn work(ask: &AskArgs, what: &str, progress: impl Fn(&StoreStatusJson) -> 
         let stores = ask_all(&nodes, Method::GET, "", None).await;
         is_complete &= stores.len() == nodes.len();
         let works: Vec<Work> = stores.iter().map(&progress).collect();
-        let (done, total) = works.iter().fold((0, 0), |(done, total), work| (done + work.done, total + work.total));
+        let (done, total) =
+            works.iter().fold((0, 0), |(done, total), work| (done + work.done, total + work.total));
         bar.show(done, total);
         if !works.iter().any(|work| work.is_running) {
             break stores;
         }
     };
     bar.end();
-    let is_whole = stores.iter().all(|store| store.unrepaired.is_empty() && store.heal.entries_unrepaired == 0);
+    let is_whole =
+        stores.iter().all(|store| store.unrepaired.is_empty() && store.heal.entries_unrepaired == 0);
     let printed = print(&if ask.json { json(&stores) } else { show(&stores) });
     match is_whole && is_complete {
         true => printed,
@@ -199,7 +201,7 @@ impl ProgressBar {
         if !self.is_shown {
             return;
         }
-        let part = if total == 0 { 0 } else { (done.min(total) * WIDTH / total) as usize };
+        let part = (done.min(total) * WIDTH).checked_div(total).unwrap_or(0) as usize;
         let (full, empty) = ("=".repeat(part), " ".repeat(WIDTH as usize - part));
         // A terminal that is gone needs no bar.
         drop(write!(stderr(), "\r{} [{full}{empty}] {done}/{total} ", self.what));

@@ -88,6 +88,21 @@ fn many_runs_with_slots_end_with_how_long_a_failover_takes() {
 }
 
 #[test]
+fn a_run_with_objects_says_what_was_done() {
+    let objects = |more: &[&str]| synod(&[&["sim", "--scenario", "objects", "--seed", "1"], more].concat());
+    let output = objects(&["--seeds", "2", "--nodes", "3", "--json"]);
+    let lines: Vec<serde_json::Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(lines.iter().map(|line| line["seed"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(2)]);
+    assert!(lines[0]["written"].as_u64().is_some_and(|written| written > 0));
+    let log = objects(&["--nodes", "3"]);
+    assert!(stdout(&log).contains("every key is linearizable"), "{}", stderr(&log));
+    let crowd = objects(&["--nodes", "17"]);
+    assert_eq!(crowd.status.code(), Some(2));
+    assert!(stderr(&crowd).contains("a simulation with objects has 1 to 16 nodes, not 17"));
+}
+
+#[test]
 fn wrong_input_is_refused_with_a_reason_and_exit_code_two() {
     let cases: [(&[&str], &str); 7] = [
         (&["sim", "--nodes", "0"], "a number from 1 to 5000"),

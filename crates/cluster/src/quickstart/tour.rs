@@ -202,8 +202,15 @@ async fn settle(cluster: &QuickstartBootstrap) -> Result<(), String> {
         let listed: BTreeSet<_> = roster.iter().map(|member| member.authority.as_str().to_owned()).collect();
         listed == expected && roster.iter().all(|member| !member.kinds.is_empty())
     };
-    let settled = until(PATIENCE, || cluster.nodes().all(lists_all)).await;
-    settled.map_err(|Late| {
+    // Watched before they are looked at, so that no change is missed in between.
+    let mut watched: Vec<_> = cluster.nodes().map(|node| (node, node.events().watch_roster())).collect();
+    let settled = async {
+        while let Some((_, rosters)) = watched.iter_mut().find(|(node, _)| !lists_all(node)) {
+            // The events of a node last as long as the node.
+            rosters.changed().await.ok();
+        }
+    };
+    tokio::time::timeout(PATIENCE, settled).await.map_err(|_| {
         let late =
             cluster.nodes.iter().filter(|node| node.running.as_ref().is_some_and(|node| !lists_all(node)));
         let late: Vec<_> = late.map(|node| node.name.as_str()).collect();

@@ -13,6 +13,11 @@ use super::store::OWN_BYTES_KEPT;
 pub struct GossiperConfig {
     /// How often news is told. Shorter spreads sooner and costs more. 10 ms to 1 h. Default 500 ms.
     pub gossip_interval: Duration,
+    /// How soon something new, other than heartbeats, is told ahead of the next round to up to `gossip_fan_out` members
+    /// that are [vouched for](super::Gossiper::set_vouched). Longer lets more travel together, shorter spreads sooner. This
+    /// happens up to [`HASTE_MAX`](crate::HASTE_MAX) times at once and in the long run so often per `gossip_interval`. 1 ms
+    /// to 1 s; `None` tells everything by the interval alone. Default 2 ms.
+    pub eager_delay: Option<Duration>,
     /// By which share of itself an interval is longer or shorter at random, so that nodes that were started together do
     /// not speak all at once for ever. 0 to 0.5. Default 0.1.
     pub interval_jitter: f64,
@@ -44,6 +49,7 @@ impl Default for GossiperConfig {
     fn default() -> Self {
         Self {
             gossip_interval: Duration::from_millis(500),
+            eager_delay: Some(Duration::from_millis(2)),
             interval_jitter: 0.1,
             gossip_request_timeout: Duration::from_secs(2),
             gossip_fan_out: 3,
@@ -65,6 +71,7 @@ impl GossiperConfig {
     pub fn protoactor() -> Self {
         Self {
             gossip_interval: Duration::from_millis(300),
+            eager_delay: None,
             gossip_request_timeout: Duration::from_millis(500),
             heartbeat_expiration: Duration::from_secs(20),
             heartbeat_keys: vec![GossipKey::constant("heartbeat"), GossipKey::constant("heathbeat")],
@@ -87,6 +94,11 @@ impl GossiperConfig {
             if !(DURATION_MIN..=max).contains(&value) {
                 return Err(GossiperConfigError::Duration { field, value, min: DURATION_MIN, max });
             }
+        }
+        let eager = EAGER_DELAY_MIN..=EAGER_DELAY_MAX;
+        if let Some(value) = self.eager_delay.filter(|value| !eager.contains(value)) {
+            let (min, max) = eager.into_inner();
+            return Err(GossiperConfigError::Duration { field: "eager_delay", value, min, max });
         }
         let counts = [
             ("gossip_fan_out", self.gossip_fan_out, 1, 100),
@@ -187,6 +199,9 @@ const HOUR: Duration = Duration::from_secs(3600);
 const JITTER_MAX: f64 = 0.5;
 /// Shortest timer of a gossiper.
 const DURATION_MIN: Duration = Duration::from_millis(10);
+/// Bounds of a round ahead of its time.
+const EAGER_DELAY_MIN: Duration = Duration::from_millis(1);
+const EAGER_DELAY_MAX: Duration = Duration::from_secs(1);
 /// Smallest bound on a message.
 const DELTA_BYTES_MIN: usize = 512 * 1024;
 /// Whatever this node's heartbeats take, one entry of another member fits beside them, or it would never be told.
@@ -224,7 +239,9 @@ mod tests {
     #[test]
     fn a_setting_out_of_range_is_named() {
         type Break = fn(&mut GossiperConfig);
-        let broken: [(&str, Break); 17] = [
+        let broken: [(&str, Break); 19] = [
+            ("eager_delay", |c| c.eager_delay = Some(Duration::ZERO)),
+            ("eager_delay", |c| c.eager_delay = Some(HOUR)),
             ("gossip_interval", |c| c.gossip_interval = Duration::ZERO),
             ("interval_jitter", |c| c.interval_jitter = 0.51),
             ("interval_jitter", |c| c.interval_jitter = -0.01),

@@ -118,12 +118,13 @@ impl Gossiper {
     }
 
     /// Somebody else decides whether `members` live, and says so by [`handle_block`](Self::handle_block): their silence
-    /// alone does not block them. Whoever was vouched for before and is not now, is judged by its silence again.
+    /// alone does not block them. Whoever was vouched for before and is not now, is judged by its silence again. Those that
+    /// are vouched for are told what is new ahead of the round.
     ///
     /// # Errors
     /// Refused while not running, and for more members than the settings allow.
     pub fn set_vouched(&mut self, members: &[GossipMemberId], now: TimerInstant) -> Outcome {
-        self.running()?.step(now, |run, _| run.set_vouched(members))
+        self.running()?.step(now, |run, _| run.set_vouched(members, now))
     }
 
     /// Writes an entry of this node. It is told from the next round on.
@@ -236,13 +237,15 @@ impl Gossiper {
         self.running()?.step(now, |run, out| run.round(heartbeat, now, out))
     }
 
-    /// Reports requests whose time is over, and whether a round is due.
+    /// Reports requests whose time is over, tells something new to members that are vouched for, and says whether a round is
+    /// due.
     ///
     /// # Errors
     /// Refused while not running.
     pub fn poll(&mut self, now: TimerInstant) -> Outcome {
         self.running()?.step(now, |run, out| {
             run.time_out(now, out);
+            run.tell_eagerly(now, out);
             Ok(())
         })
     }

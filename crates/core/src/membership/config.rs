@@ -36,13 +36,19 @@ pub struct MembershipCoordinatorConfig {
     pub gossip_enabled: bool,
     /// How often changes are pushed. Shorter converges sooner and costs more. 10 ms to 1 h. Default 200 ms.
     pub gossip_interval: Duration,
+    /// How soon something new is told ahead of the next round: pushed to up to `gossip_fanout` peers that lack it, each of
+    /// which does the same, and told to observers. Longer lets more changes travel together, shorter converges sooner. This
+    /// happens up to [`HASTE_MAX`](crate::HASTE_MAX) times at once and in the long run so often per interval; a storm of
+    /// changes is gathered. 1 ms to 1 s; `None` tells everything by the intervals alone. Default 2 ms.
+    pub eager_delay: Option<Duration>,
     /// How many peers each round goes to. 1 to 100. Default 3.
     pub gossip_fanout: usize,
     /// How long a change may spread before it counts as late and is reconciled peer by peer. 10 ms to 1 h. Default 1 s.
     pub convergence_timeout: Duration,
     /// Whose agreement confirms a view. Default every reachable peer's.
     pub confirmation: Confirmation,
-    /// How long changes of the active set are gathered before they are told. 0 to 1 h. Default 500 ms.
+    /// How long changes of the active set are gathered before they are told; the first ones after a calm only for
+    /// `eager_delay`. 0 to 1 h. Default 500 ms.
     pub topology_emit_interval: Duration,
     /// How often an address outside the view (a seed, a dead member) is asked whether it lives, so that a split heals.
     /// 10 ms to 1 h. Default 5 s.
@@ -74,6 +80,7 @@ impl Default for MembershipCoordinatorConfig {
             quarantine_ttl: Duration::from_secs(30),
             gossip_enabled: true,
             gossip_interval: Duration::from_millis(200),
+            eager_delay: Some(Duration::from_millis(2)),
             gossip_fanout: 3,
             convergence_timeout: Duration::from_secs(1),
             confirmation: Confirmation::EveryPeer,
@@ -116,6 +123,11 @@ impl MembershipCoordinatorConfig {
         if self.topology_emit_interval > hour {
             let (field, value) = ("topology_emit_interval", self.topology_emit_interval);
             return Err(ConfigError::Duration { field, value, min: Duration::ZERO, max: hour });
+        }
+        let eager = EAGER_DELAY_MIN..=EAGER_DELAY_MAX;
+        if let Some(value) = self.eager_delay.filter(|value| !eager.contains(value)) {
+            let (min, max) = eager.into_inner();
+            return Err(ConfigError::Duration { field: "eager_delay", value, min, max });
         }
         if let Some(value) = self.form_alone_after.filter(|value| *value > hour) {
             return Err(ConfigError::Duration {
@@ -189,6 +201,9 @@ pub enum ConfigError {
 pub const MEMBERS_MAX: usize = 100_000;
 /// Shortest timer of a coordinator.
 const DURATION_MIN: Duration = Duration::from_millis(10);
+/// Shorter is in vain: timers are no finer, and an answer takes as long.
+const EAGER_DELAY_MIN: Duration = Duration::from_millis(1);
+const EAGER_DELAY_MAX: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@
 //! was and may still carry an outcome (a refused join is reported to observers, too).
 
 mod exchange;
+mod rounds;
 mod run;
 mod verdict;
 

@@ -3,6 +3,9 @@
 //! Within one window a member may join, be suspected, die and return. Observers are told only how the active set at the
 //! end of the window differs from the one at its beginning; if it does not differ they are told nothing. So no update
 //! can contradict itself.
+//!
+//! After a calm nobody should have to wait long for the first change: a window is short then. Only when changes come in a
+//! storm do windows last as long as they may.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -10,6 +13,7 @@ use core::time::Duration;
 
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::haste::Haste;
 use crate::id::{Authority, MemberId, NodeId};
 use crate::time::TimerInstant;
 
@@ -139,16 +143,32 @@ pub enum TopologyApplyError {
 }
 
 /// Gathers changes of the active set.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct TopologyWindow {
     reported: BTreeMap<NodeId, Member>,
     closes_at: Option<TimerInstant>,
+    length: Duration,
+    haste: Haste,
 }
 
 impl TopologyWindow {
-    /// Something changed at `now`: opens a window of `length` unless one is open.
-    pub fn open(&mut self, now: TimerInstant, length: Duration) {
-        self.closes_at.get_or_insert(now + length);
+    /// Windows of `length`; the first [`HASTE_MAX`](crate::HASTE_MAX) after a calm take `eager_delay`, if that is shorter.
+    #[must_use]
+    pub const fn new(length: Duration, eager_delay: Option<Duration>) -> Self {
+        Self { reported: BTreeMap::new(), closes_at: None, length, haste: Haste::new(eager_delay, length) }
+    }
+
+    /// Something changed at `now` that nobody is in a hurry to hear of: opens a window of full length unless one is open.
+    pub fn open_patiently(&mut self, now: TimerInstant) {
+        self.closes_at.get_or_insert(now + self.length);
+    }
+
+    /// Something changed at `now`: opens a window unless one is open.
+    pub fn open(&mut self, now: TimerInstant) {
+        if self.closes_at.is_none() {
+            let eager = self.haste.take(now).map(|delay| delay.min(self.length));
+            self.closes_at = Some(now + eager.unwrap_or(self.length));
+        }
     }
 
     /// When the open window closes.

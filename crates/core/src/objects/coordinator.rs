@@ -221,7 +221,7 @@ impl ObjectCoordinator {
         let mut out = Out::default();
         match message {
             ObjectMessage::Fenced { fenced, refused } => {
-                self.take_fenced(from, &fenced, &refused, now, &mut out)
+                self.take_fenced(from, &fenced, &refused, now, &mut out);
             }
             ObjectMessage::Stored { slot, epoch, name, rank, is_complete } => {
                 self.take_stored(from, slot, epoch, &name, rank, is_complete, now, &mut out);

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use http::StatusCode;
 use s3s::dto::{
     Checksum, DeleteObjectTaggingInput, DeleteObjectTaggingOutput, GetObjectAclInput, GetObjectAclOutput,
     GetObjectAttributesInput, GetObjectAttributesOutput, GetObjectAttributesParts, GetObjectTaggingInput,
@@ -107,7 +106,7 @@ impl<S: ObjectStore> Service<S> {
         check_version(input.version_id.as_deref())?;
         let name = object_name(&input.bucket, &input.key)?;
         self.set_tags(&name, &[]).await?;
-        Ok(S3Response::with_status(DeleteObjectTaggingOutput::default(), StatusCode::NO_CONTENT))
+        Ok(S3Response::new(DeleteObjectTaggingOutput::default()))
     }
 
     pub(super) async fn get_object_acl(

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use http::StatusCode;
 use s3s::dto::{
     Bucket as ListedBucket, BucketLocationConstraint, CreateBucketInput, CreateBucketOutput,
     DeleteBucketInput, DeleteBucketOutput, GetBucketLocationInput, GetBucketLocationOutput, HeadBucketInput,
@@ -104,9 +103,7 @@ impl<S: ObjectStore> Service<S> {
         let outcome = self.store().delete(&name, Condition::TagIs(current.tag)).await;
         self.0.buckets.forget(bucket);
         match outcome.map_err(store_error)? {
-            WriteOutcome::Done(_) => {
-                Ok(S3Response::with_status(DeleteBucketOutput::default(), StatusCode::NO_CONTENT))
-            }
+            WriteOutcome::Done(_) => Ok(S3Response::new(DeleteBucketOutput::default())),
             WriteOutcome::Refused(None) => Err(no_such_bucket()),
             WriteOutcome::Refused(Some(_)) => {
                 Err(s3_error!(OperationAborted, "The bucket was changed meanwhile. Try again."))

@@ -58,7 +58,7 @@ impl<S: ObjectStore> Service<S> {
         request: S3Request<DeleteBucketCorsInput>,
     ) -> S3Result<S3Response<DeleteBucketCorsOutput>> {
         self.change_bucket(&request.input.bucket, |record| record.cors.clear()).await?;
-        Ok(S3Response::with_status(DeleteBucketCorsOutput::default(), StatusCode::NO_CONTENT))
+        Ok(S3Response::new(DeleteBucketCorsOutput::default()))
     }
 
     pub(super) async fn put_bucket_lifecycle_configuration(
@@ -105,7 +105,7 @@ impl<S: ObjectStore> Service<S> {
         request: S3Request<DeleteBucketLifecycleInput>,
     ) -> S3Result<S3Response<DeleteBucketLifecycleOutput>> {
         self.change_bucket(&request.input.bucket, |record| record.lifecycle.clear()).await?;
-        Ok(S3Response::with_status(DeleteBucketLifecycleOutput::default(), StatusCode::NO_CONTENT))
+        Ok(S3Response::new(DeleteBucketLifecycleOutput::default()))
     }
 
     pub(super) fn get_bucket_acl(
@@ -337,7 +337,7 @@ fn lifecycle_record(rule: LifecycleRule, place: usize) -> S3Result<LifecycleReco
             (Some(days), None) => record.expire_days = Some(positive(days, "Expiration")?),
             (None, Some(date)) => {
                 let ms = milliseconds(&date);
-                if ms % DAY_MS != 0 {
+                if !ms.is_multiple_of(DAY_MS) {
                     return Err(s3_error!(InvalidArgument, "'Date' must be at midnight GMT"));
                 }
                 record.expire_date_ms = Some(ms);

@@ -42,7 +42,7 @@ impl<S: ObjectStore> Service<S> {
         meta.tags = tags_of_header(input.tagging.as_deref())?;
         let stream = input.body.take();
         let input = &request.input;
-        let promised = Promised::of(&request.headers, input.content_md5.as_deref(), given_sums!(input))?;
+        let promised = Promised::of(&request.headers, given_sums!(input))?;
         let sent = Sent::of(&request, stream, input.content_length, promised)?;
         if sent.length > INLINE_BYTES_MAX as u64 && condition != Condition::Any {
             // Whoever would be refused in the end need not send so much.
@@ -83,9 +83,8 @@ impl<S: ObjectStore> Service<S> {
         let mut output =
             GetObjectOutput { body: Some(body), tag_count: object.tag_count(), ..GetObjectOutput::default() };
         show_object!(output, object, view);
-        let mut response = S3Response::new(output);
-        response.status = view.content_range.is_some().then_some(StatusCode::PARTIAL_CONTENT);
-        Ok(response)
+        // A range in the answer makes it a partial one.
+        Ok(S3Response::new(output))
     }
 
     pub(super) async fn head_object(
@@ -109,7 +108,7 @@ impl<S: ObjectStore> Service<S> {
         let view = object.view(input.range, input.part_number, input.checksum_mode.as_ref())?;
         let mut output = HeadObjectOutput::default();
         show_object!(output, object, view);
-        // The protocol library knows neither overrides nor the number of tags in the answer to a HEAD.
+        // The protocol library knows neither overrides nor the number of tags nor a partial one of answers to a HEAD.
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("x-amz-tagging-count", object.tag_count().map(|count| count.to_string())),
@@ -126,7 +125,9 @@ impl<S: ObjectStore> Service<S> {
             }
         }
         let mut response = S3Response::with_headers(output, headers);
-        response.status = view.content_range.is_some().then_some(StatusCode::PARTIAL_CONTENT);
+        if view.content_range.is_some() {
+            response.extensions.insert(StatusCode::PARTIAL_CONTENT);
+        }
         Ok(response)
     }
 
@@ -146,7 +147,7 @@ impl<S: ObjectStore> Service<S> {
         let name = object_name(&input.bucket, &input.key)?;
         let condition = write_condition(input.if_match.as_ref(), None)?;
         self.delete_entry(&name, condition).await?;
-        Ok(S3Response::with_status(DeleteObjectOutput::default(), StatusCode::NO_CONTENT))
+        Ok(S3Response::new(DeleteObjectOutput::default()))
     }
 
     /// Deletes an object, if the condition holds.

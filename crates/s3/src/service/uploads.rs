@@ -6,7 +6,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use http::StatusCode;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumAlgorithm, ChecksumType, CopyPartResult,
     CreateMultipartUploadInput, CreateMultipartUploadOutput, Initiator, ListPartsInput, ListPartsOutput,
@@ -118,7 +117,7 @@ impl<S: ObjectStore> Service<S> {
             return Err(not_here("Encryption by the server"));
         }
         let name = part_name(&input.bucket, &input.key, &input.upload_id, input.part_number)?;
-        let promised = Promised::of(&request.headers, input.content_md5.as_deref(), given_sums!(input))?;
+        let promised = Promised::of(&request.headers, given_sums!(input))?;
         let sent = Sent::of(&request, stream, input.content_length, promised)?;
         let upload = self.upload(&input.bucket, &input.key, &input.upload_id).await?;
         if let (Some(expected), Some(given)) = (upload.algorithm(), sent.promised.algorithm)
@@ -251,7 +250,7 @@ impl<S: ObjectStore> Service<S> {
             return Err(no_such_upload());
         }
         delete_parts(self.store(), &input.bucket, &input.key, &input.upload_id).await.map_err(store_error)?;
-        Ok(S3Response::with_status(AbortMultipartUploadOutput::default(), StatusCode::NO_CONTENT))
+        Ok(S3Response::new(AbortMultipartUploadOutput::default()))
     }
 
     pub(super) async fn upload(&self, bucket: &str, key: &str, id: &str) -> S3Result<Upload> {

@@ -245,7 +245,7 @@ pub struct MemoryWriter {
 
 impl BodyWriter for MemoryWriter {
     async fn write(&mut self, bytes: Bytes) -> Result<(), StoreError> {
-        self.store.available()?;
+        drop(self.store.available()?);
         self.gathered.extend_from_slice(&bytes);
         Ok(())
     }

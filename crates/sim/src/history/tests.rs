@@ -11,8 +11,8 @@ fn tag(epoch: u64, sequence: u64) -> Tag {
 }
 
 fn request(ask: Ask, said: Said, began: u64, ended: Option<u64>) -> Request {
-    let tag = None;
-    Request { ask, said, began: Duration::from_secs(began), ended: ended.map(Duration::from_secs), tag }
+    let given = None;
+    Request { ask, said, began: Duration::from_secs(began), ended: ended.map(Duration::from_secs), given }
 }
 
 fn write(value: u64, said: Said, began: u64, ended: Option<u64>) -> Request {
@@ -89,7 +89,8 @@ fn what_was_refused_or_never_written_is_not_seen() {
 }
 
 fn deleted(said: Said, tag: Option<Tag>, began: u64, ended: Option<u64>) -> Request {
-    Request { tag, ..request(Ask::Delete { expected: None }, said, began, ended) }
+    let given = tag.map(|tag| (tag, Duration::from_secs(began)));
+    Request { given, ..request(Ask::Delete { expected: None }, said, began, ended) }
 }
 
 #[test]

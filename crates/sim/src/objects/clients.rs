@@ -48,7 +48,7 @@ impl World {
         let habit = self.clients[client].served_by.get(&slot).copied().filter(|_| self.rng.bool());
         let node = match self.rng.u32(..10) {
             0 => replicas[self.rng.usize(..replicas.len())],
-            _ => habit.unwrap_or(self.epochs[&slot].1),
+            _ => habit.unwrap_or_else(|| self.epochs[&slot].1),
         };
         if self.rng.u32(..12) == 0 {
             self.clients[client].turn += 1;
@@ -84,7 +84,7 @@ impl World {
     ) {
         let requests = self.histories.entry(name.clone()).or_default();
         let number = requests.len();
-        requests.push(Request { ask, said: Said::Unknown, began: self.now, ended: None, tag: None });
+        requests.push(Request { ask, said: Said::Unknown, began: self.now, ended: None, given: None });
         self.report.requests += 1;
         self.clients[client].turn += 1;
         self.clients[client].asked = node;
@@ -207,7 +207,7 @@ impl World {
         for name in self.keys.iter().filter(|name| name.slot(self.config.slots) == slot) {
             let head = page.iter().find(|(listed, head)| listed == name && !head.is_deleted);
             let said = Said::Found(head.map(|(_, head)| (head.tag, written_in(head).0)));
-            let request = Request { ask: Ask::Read, said, began, ended, tag: None };
+            let request = Request { ask: Ask::Read, said, began, ended, given: None };
             self.histories.entry(name.clone()).or_default().push(request);
         }
     }

@@ -85,7 +85,7 @@ impl EntryTable for Table<'_> {
 
     fn put(&mut self, slot: SlotId, name: &EntryName, head: &EntryHead) -> Result<(), Infallible> {
         self.disk.entries.entry(slot).or_default().insert(name.clone(), head.clone());
-        if self.lot % 16 == 0 && !head.is_deleted {
+        if self.lot.is_multiple_of(16) && !head.is_deleted {
             let late = Duration::from_millis(self.lot / 16 % 1500);
             self.disk.missing.entry(head.content.to_vec()).or_insert(self.now + late);
         }

@@ -358,7 +358,7 @@ impl World {
             if to == node {
                 self.enqueue(node, DiskOp::Message { from: node, message });
             } else {
-                self.send(node, to, message);
+                self.send(node, to, &message);
             }
         }
         for (id, answer) in answers {
@@ -379,17 +379,17 @@ impl World {
         let now = self.now;
         self.tagged.entry((name.clone(), head.tag)).or_insert_with(|| {
             if let Some(request) = self.histories.get_mut(name).and_then(|all| all.get_mut(number)) {
-                request.tag = Some(head.tag);
+                request.given = Some((head.tag, now));
             }
             (now, value)
         });
     }
 
-    fn send(&mut self, from: usize, to: usize, message: ObjectMessage) {
+    fn send(&mut self, from: usize, to: usize, message: &ObjectMessage) {
         if self.config.mistake == Some(ObjectMistake::ConfirmNothing)
             && let ObjectMessage::Confirm { round, .. } = message
         {
-            let message = ObjectMessage::Confirmed { round, stale: Vec::new() };
+            let message = ObjectMessage::Confirmed { round: *round, stale: Vec::new() };
             let happening = Happening::Deliver { to: from, from: to, message };
             return self.schedule(Duration::from_micros(100), happening);
         }
@@ -427,15 +427,22 @@ impl World {
     }
 
     pub(super) fn enqueue(&mut self, node: usize, op: DiskOp) {
-        let Some(process) = &mut self.nodes[node].process else { return };
-        process.queue.push_back(op.clone());
+        if self.nodes[node].process.is_none() {
+            return;
+        }
+        let mut early = None;
         if self.config.mistake == Some(ObjectMistake::AnswerBeforeDurable)
             && let DiskOp::Message { from, message } = &op
         {
             // As if it were done: on a copy.
             let mut copy = self.nodes[node].disk.clone();
-            let answer = transact(&mut copy, self.now, 1, false, message);
-            self.tell(node, *from, answer);
+            early = transact(&mut copy, self.now, 1, false, message).map(|answer| (*from, answer));
+        }
+        if let Some(process) = &mut self.nodes[node].process {
+            process.queue.push_back(op);
+        }
+        if let Some((from, answer)) = early {
+            self.tell(node, from, Some(answer));
         }
         self.write_on(node);
     }
@@ -494,11 +501,9 @@ impl World {
     fn told(&mut self, node: usize, op: DiskOp, committed: Committed) {
         let now = self.time();
         match (op, committed) {
-            (DiskOp::Message { from, .. }, Committed::Answer(answer)) => {
-                if self.config.mistake != Some(ObjectMistake::AnswerBeforeDurable) {
-                    self.tell(node, from, answer);
-                }
-            }
+            (DiskOp::Message { .. }, _)
+                if self.config.mistake == Some(ObjectMistake::AnswerBeforeDurable) => {}
+            (DiskOp::Message { from, .. }, Committed::Answer(answer)) => self.tell(node, from, answer),
             (DiskOp::Load(name), Committed::Head(mut head)) => {
                 let slot = self.slot_of(&name);
                 let renews_nothing = self.config.mistake == Some(ObjectMistake::RenewNothing);
@@ -525,7 +530,7 @@ impl World {
             // Not at once: the outcome that asked may not be carried out to the end.
             self.schedule(Duration::ZERO, Happening::Deliver { to: node, from, message: answer });
         } else {
-            self.send(node, from, answer);
+            self.send(node, from, &answer);
         }
     }
 

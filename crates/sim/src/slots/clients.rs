@@ -66,7 +66,7 @@ impl World {
         });
         let requests = self.histories.entry(slot).or_default();
         let number = requests.len();
-        requests.push(Request { ask, said: Said::Unknown, began: self.now, ended: None, tag: None });
+        requests.push(Request { ask, said: Said::Unknown, began: self.now, ended: None, given: None });
         self.report.requests += 1;
         self.clients[client].waits_for = Some((slot, number));
         self.clients[client].asked = node;

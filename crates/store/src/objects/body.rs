@@ -134,7 +134,9 @@ impl OpenPart {
             let (chunks, waiting) = mpsc::channel(CHUNKS_MAX);
             let sealed = if node == *plane.own() {
                 let disk = plane.disk(slot).clone();
-                tokio::task::spawn_blocking(move || keep(&disk, id, waiting).map_err(|error| describe(&error)))
+                tokio::task::spawn_blocking(move || {
+                    keep(&disk, id, waiting).map_err(|error| describe(&error))
+                })
             } else {
                 let (plane, to) = (Arc::clone(plane), node.clone());
                 tokio::spawn(async move { send(&plane, &to, slot, id, waiting).await })
@@ -191,7 +193,9 @@ impl OpenPart {
         let (mut good, mut reasons): (Vec<PartSeal>, _) = (Vec::new(), Vec::new());
         while let Some((node, seal)) = sealed.recv().await {
             match seal {
-                Ok(seal) if seal.bytes != self.bytes => reasons.push(format!("{node} kept {} bytes", seal.bytes)),
+                Ok(seal) if seal.bytes != self.bytes => {
+                    reasons.push(format!("{node} kept {} bytes", seal.bytes));
+                }
                 Ok(seal) if good.first().is_some_and(|first| *first != seal) => {
                     reasons.push(format!("{node} kept other bytes"));
                 }
@@ -229,7 +233,11 @@ fn unavailable(reasons: &[String]) -> StoreError {
 }
 
 /// Keeps a part on a disk of this node. Runs on a thread of its own.
-pub(crate) fn keep(disk: &Disk, id: PartId, mut waiting: mpsc::Receiver<Piece>) -> Result<PartSeal, PartError> {
+pub(crate) fn keep(
+    disk: &Disk,
+    id: PartId,
+    mut waiting: mpsc::Receiver<Piece>,
+) -> Result<PartSeal, PartError> {
     let mut file = disk.create_part(id)?;
     loop {
         match waiting.blocking_recv() {

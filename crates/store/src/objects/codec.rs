@@ -81,9 +81,10 @@ pub(crate) fn write_message(message: ObjectMessage) -> Option<wire::ObjectFrame>
             ranks: ranks.into_iter().map(write_named_rank).collect(),
         }),
         ObjectMessage::Compared { slot, round, fence, is_learned, newer, behind, covered } => {
-            let newer = newer
-                .into_iter()
-                .map(|(name, head)| wire::NamedHead { name: write_name(&name), head: Some(write_head(head)) });
+            let newer = newer.into_iter().map(|(name, head)| wire::NamedHead {
+                name: write_name(&name),
+                head: Some(write_head(head)),
+            });
             Body::Compared(wire::Compared {
                 slot: slot.get().into(),
                 round,
@@ -95,9 +96,10 @@ pub(crate) fn write_message(message: ObjectMessage) -> Option<wire::ObjectFrame>
             })
         }
         ObjectMessage::Forget { slot, epoch, entries } => {
-            let tombstones = entries
-                .into_iter()
-                .map(|(name, tag)| wire::forget::Tombstone { name: write_name(&name), tag: Some(write_tag(tag)) });
+            let tombstones = entries.into_iter().map(|(name, tag)| wire::forget::Tombstone {
+                name: write_name(&name),
+                tag: Some(write_tag(tag)),
+            });
             Body::Forget(wire::Forget {
                 slot: slot.get().into(),
                 epoch: epoch.get(),
@@ -225,7 +227,10 @@ pub(crate) fn write_head(head: EntryHead) -> wire::EntryHead {
 
 pub(crate) fn read_head(head: wire::EntryHead) -> Result<EntryHead, CodecError> {
     if head.etag.len() > ETAG_BYTES_MAX || head.content.len() > CONTENT_BYTES_MAX {
-        return Err(malformed("head", format!("{} bytes are too many", head.etag.len() + head.content.len())));
+        return Err(malformed(
+            "head",
+            format!("{} bytes are too many", head.etag.len() + head.content.len()),
+        ));
     }
     Ok(EntryHead {
         tag: read_tag(head.tag)?,

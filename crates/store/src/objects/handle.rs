@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use synod_core::objects::{Condition, EntryAnswer, EntryName, EntryOperation};
+use synod_core::objects::{Condition, EntryAnswer, EntryName, EntryOperation, ObjectEvent};
+use tokio::sync::broadcast;
 
 use super::archive::{ArchiveReport, ArchiveStatusJson};
 use super::body::{self, PlaneWriter};
@@ -35,6 +36,13 @@ impl Objects {
 
     pub(crate) fn archive_status(&self) -> Option<ArchiveStatusJson> {
         self.archive.get().map(|report| report())
+    }
+
+    /// What happens to the objects of this node from now on: slots that it serves or loses, what it learned, what was healed.
+    /// Whoever is too slow misses the oldest.
+    #[must_use]
+    pub fn events(&self) -> broadcast::Receiver<ObjectEvent> {
+        self.plane.events()
     }
 
     async fn perform(&self, name: &EntryName, operation: EntryOperation) -> Result<EntryAnswer, StoreError> {

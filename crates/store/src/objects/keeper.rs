@@ -35,11 +35,7 @@ pub struct KeeperConfig {
 
 impl Default for KeeperConfig {
     fn default() -> Self {
-        Self {
-            scrub_bytes_per_second: 8 << 20,
-            scrub_pause: DAY,
-            tombstone_grace: DAY,
-        }
+        Self { scrub_bytes_per_second: 8 << 20, scrub_pause: DAY, tombstone_grace: DAY }
     }
 }
 
@@ -179,8 +175,12 @@ impl Keeper {
         {
             let mut state = lock(&self.state);
             let finished_ms = state.scrub.finished_ms;
-            state.scrub =
-                ScrubProgress { is_running: true, parts_total: total, finished_ms, ..ScrubProgress::default() };
+            state.scrub = ScrubProgress {
+                is_running: true,
+                parts_total: total,
+                finished_ms,
+                ..ScrubProgress::default()
+            };
         }
         for disk in self.plane.disks().to_vec() {
             let mut after = None;
@@ -276,7 +276,9 @@ impl Keeper {
                         break Err("it came too long, or the disk does not take it".to_owned());
                     }
                 }
-                Ok(Ok(None)) if bytes == part.bytes => break pieces.send(Piece::End).await.map_err(|_| String::new()),
+                Ok(Ok(None)) if bytes == part.bytes => {
+                    break pieces.send(Piece::End).await.map_err(|_| String::new());
+                }
                 Ok(Ok(None)) => break Err("it came too short".to_owned()),
                 Ok(Err(status)) => break Err(status.message().to_owned()),
                 Err(_) => break Err("it takes too long".to_owned()),
@@ -284,7 +286,8 @@ impl Keeper {
         };
         drop(pieces);
         let kept = kept.await.map_err(|error| error.to_string())?;
-        outcome.and(kept.map_err(|error| error.to_string()))
+        outcome?;
+        kept.map_err(|error| error.to_string())
     }
 
     /// Removes what nobody needs any more, for ever.
@@ -293,7 +296,8 @@ impl Keeper {
             tokio::time::sleep(COLLECT_PAUSE).await;
             let now = unix_millis();
             for disk in self.plane.disks().to_vec() {
-                let collected = tokio::task::spawn_blocking(move || disk.collect_garbage(now, COLLECT_MAX)).await;
+                let collected =
+                    tokio::task::spawn_blocking(move || disk.collect_garbage(now, COLLECT_MAX)).await;
                 if let Ok(Err(error)) = collected {
                     tracing::warn!(%error, "garbage cannot be collected");
                 }
@@ -308,7 +312,8 @@ impl Keeper {
         let before = now.saturating_sub(grace);
         for (slot, _) in self.plane.serving() {
             let disk = self.plane.disk(slot).clone();
-            let old = tokio::task::spawn_blocking(move || disk.old_tombstones(slot, before, BURIED_MAX)).await;
+            let old =
+                tokio::task::spawn_blocking(move || disk.old_tombstones(slot, before, BURIED_MAX)).await;
             if let Ok(Ok(entries)) = old
                 && !entries.is_empty()
             {

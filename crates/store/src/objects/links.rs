@@ -123,7 +123,8 @@ impl Links {
     }
 
     fn parts(&self, node: &NodeId) -> Result<Channel, Status> {
-        let link = self.links.get(node).ok_or_else(|| Status::not_found(format!("there is no node {node}")))?;
+        let link =
+            self.links.get(node).ok_or_else(|| Status::not_found(format!("there is no node {node}")))?;
         Ok(link.parts.clone())
     }
 }

@@ -55,7 +55,9 @@ async fn ask_all(
         None => plane.bootstrap().slots().map(|slot| slot.get().into()).collect(),
     };
     let primaries: BTreeSet<NodeId> = match query.slot {
-        Some(slot) => read_slot(slot).ok().and_then(|slot| plane.registry().primary(slot)).into_iter().collect(),
+        Some(slot) => {
+            read_slot(slot).ok().and_then(|slot| plane.registry().primary(slot)).into_iter().collect()
+        }
         None => plane.registry().slots().into_iter().map(|record| record.primary).collect(),
     };
     let mut calls = tokio::task::JoinSet::new();
@@ -95,7 +97,9 @@ async fn list_there(
     let (id, answer) = asked.ok_or_else(|| format!("too much waits for {node}"))?;
     match tokio::time::timeout(patience, answer).await {
         Ok(Ok(wire::Reply { outcome: Some(wire::reply::Outcome::Page(page)), .. })) => Ok(page),
-        Ok(Ok(wire::Reply { outcome: Some(wire::reply::Outcome::Failure(failure)), .. })) => Err(failure.text),
+        Ok(Ok(wire::Reply { outcome: Some(wire::reply::Outcome::Failure(failure)), .. })) => {
+            Err(failure.text)
+        }
         Ok(Ok(_)) => Err(format!("{node} answers wrongly")),
         Ok(Err(_)) => Err(format!("{node} is out of reach")),
         Err(_) => {

@@ -17,18 +17,24 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use synod_cluster::MonotonicClock;
+<<<<<<< HEAD
 use synod_core::objects::{self,
     EntryAnswer, EntryError, EntryName, EntryOperation, EntryRequest, ObjectConfig, ObjectCoordinator,
     ObjectCounters, ObjectEvent, ObjectMessage, ObjectOutcome, ObjectProgress, Space,
+=======
+use synod_core::objects::{
+    self, EntryAnswer, EntryError, EntryName, EntryOperation, EntryRequest, ObjectConfig, ObjectCoordinator,
+    ObjectCounters, ObjectEvent, ObjectMessage, ObjectOutcome, ObjectProgress,
+>>>>>>> main
 };
 use synod_core::slots::{BootstrapState, ClusterId, SlotEpoch, SlotEvent, SlotId, slot_of};
 use synod_core::{MemberId, NodeId, TimerInstant};
 use synod_wire::objects as wire;
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 
+use super::body::PartError;
 use super::codec::{self, Heard};
 use super::content::PartRef;
-use super::body::PartError;
 use super::disk::{Disk, DiskError};
 use super::links::Links;
 use super::request;
@@ -68,6 +74,8 @@ pub(crate) struct Plane {
     lost: watch::Sender<Option<String>>,
 }
 
+/// Parts that cannot be read here, with their slots.
+pub(crate) type Suspects = mpsc::Receiver<(SlotId, PartRef)>;
 type Waiter = Box<dyn FnOnce(Result<EntryAnswer, EntryError>) + Send>;
 
 impl Plane {
@@ -75,9 +83,7 @@ impl Plane {
     ///
     /// # Errors
     /// An address cannot be used.
-    pub(crate) fn start(
-        parts: PlaneParts,
-    ) -> Result<(Arc<Self>, mpsc::Receiver<(SlotId, PartRef)>), PlaneStartError> {
+    pub(crate) fn start(parts: PlaneParts) -> Result<(Arc<Self>, Suspects), PlaneStartError> {
         let PlaneParts { own, bootstrap, registry, disks, clock, config } = parts;
         let cluster = bootstrap.cluster_id();
         let mut ways = Vec::new();
@@ -89,13 +95,8 @@ impl Plane {
             .filter(|slot| bootstrap.replicas(*slot).any(|node| *node == own.node))
             .filter(|slot| !disk_for(&disks, *slot).fence(*slot).is_learned)
             .collect();
-        let (machine, first) = ObjectCoordinator::new(
-            own.node.clone(),
-            Arc::clone(&bootstrap),
-            config,
-            unlearned,
-            clock.now(),
-        );
+        let (machine, first) =
+            ObjectCoordinator::new(own.node.clone(), Arc::clone(&bootstrap), config, unlearned, clock.now());
         let (suspects, suspected) = mpsc::channel(SUSPECTS_MAX);
         let mut failed = None;
         let plane = Arc::new_cyclic(|weak: &Weak<Self>| {
@@ -305,7 +306,7 @@ impl Plane {
                     if let Some(frame) = codec::write_message(message) {
                         self.links.send(&to, frame);
                     }
-                } else if let Some(answer) = self.from_memory(&message) {
+                } else if let Some(answer) = self.answer_at_once(&message) {
                     let now = self.clock.now();
                     outcomes.push_back(lock(&self.machine).handle_message(now, &self.own, answer));
                 } else {
@@ -404,7 +405,7 @@ impl Plane {
 
     /// Does what a peer, or the own machine, asks of the own replica.
     fn serve(self: &Arc<Self>, from: &NodeId, message: ObjectMessage) {
-        match self.from_memory(&message) {
+        match self.answer_at_once(&message) {
             Some(answer) => self.answer(from, answer),
             None => self.submit(from, message),
         }
@@ -423,6 +424,9 @@ impl Plane {
                         Ok(None) => {}
                         // Whoever asked asks again.
                         Err(DiskError::Busy) => {}
+                        Err(error @ DiskError::Refused { .. }) => {
+                            tracing::warn!(%from, %error, "a message asks for what no disk keeps");
+                        }
                         Err(error) => plane.lose(&error),
                     }
                 }),
@@ -439,7 +443,7 @@ impl Plane {
     }
 
     /// Questions that need no disk: fences and summaries are in memory.
-    fn from_memory(&self, message: &ObjectMessage) -> Option<ObjectMessage> {
+    fn answer_at_once(&self, message: &ObjectMessage) -> Option<ObjectMessage> {
         let fence = |slot| self.own_disk(slot).map(|disk| disk.fence(slot)).unwrap_or_default();
         let summary = |slot| self.own_disk(slot).map(|disk| disk.summary(slot)).unwrap_or_default();
         let Ok(answer) = match message {

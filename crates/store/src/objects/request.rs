@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use synod_core::objects::{Condition, EntryAnswer, EntryError, EntryHead, EntryName, EntryOperation};
 use synod_core::NodeId;
+use synod_core::objects::{Condition, EntryAnswer, EntryError, EntryHead, EntryName, EntryOperation};
 use synod_wire::objects as wire;
 use tokio::sync::oneshot;
 use tokio::time::Instant;

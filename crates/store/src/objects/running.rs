@@ -6,9 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use synod_cluster::{Exposition, MonotonicClock};
 use synod_core::MemberId;
-use synod_core::objects::{ObjectConfig, ObjectEvent};
+use synod_core::objects::ObjectConfig;
 use synod_core::slots::{BootstrapNode, BootstrapState, SlotId};
-use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
 use super::archive::ArchiveStatusJson;
@@ -45,10 +44,8 @@ pub(crate) async fn open_disks(
     let dirs: Vec<PathBuf> = place.disks.iter().map(|disk| Path::new(disk).join("objects")).collect();
     let total_slots = bootstrap.replication.total_slots;
     let is_known = is_new_cluster || bootstrap.replica_count() == 1;
-    let own: Vec<SlotId> = bootstrap
-        .slots()
-        .filter(|slot| bootstrap.replicas(*slot).any(|node| *node == place.node))
-        .collect();
+    let own: Vec<SlotId> =
+        bootstrap.slots().filter(|slot| bootstrap.replicas(*slot).any(|node| *node == place.node)).collect();
     let opened = tokio::task::spawn_blocking(move || {
         let options = DiskOptions::new(total_slots);
         let mut disks = Vec::new();
@@ -307,13 +304,13 @@ impl ObjectsView {
                 ("step_downs", "Reigns that ended.", counters.step_downs),
                 ("healed", "Entries that were stored again on all replicas.", status.heal.entries_repaired),
                 ("parts_fetched", "Parts that were fetched from other replicas.", status.parts_fetched),
-                ("messages_dropped", "Messages for which there was no room.", self.objects.plane.links().dropped()),
+                (
+                    "messages_dropped",
+                    "Messages for which there was no room.",
+                    self.objects.plane.links().dropped(),
+                ),
             ],
         );
-    }
-
-    pub(crate) fn events(&self) -> broadcast::Receiver<ObjectEvent> {
-        self.objects.plane.events()
     }
 }
 

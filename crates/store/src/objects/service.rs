@@ -124,7 +124,9 @@ impl ClientStreamingService<wire::PartChunk> for WritePart {
             let seal = kept.await.map_err(|error| Status::internal(error.to_string()))?;
             // A cut stream is the better reason, unless the disk had one of its own first.
             match (outcome, seal) {
-                (Ok(()), Ok(seal)) => Ok(Response::new(wire::PartSeal { bytes: seal.bytes, root: seal.root })),
+                (Ok(()), Ok(seal)) => {
+                    Ok(Response::new(wire::PartSeal { bytes: seal.bytes, root: seal.root }))
+                }
                 (Err(Some(status)), _) => Err(status),
                 (_, Err(error)) => Err(Status::unavailable(body::describe(&error))),
                 (Err(None), Ok(_)) => Err(Status::internal("a part was kept before its end")),

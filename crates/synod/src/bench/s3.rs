@@ -69,7 +69,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         let clients: Vec<Arc<S3Client>> = args
             .endpoint
             .iter()
-            .map(|url| Arc::new(S3Client::new(url, &args.access_key, &args.secret_key).with_region(&args.region)))
+            .map(|url| {
+                Arc::new(S3Client::new(url, &args.access_key, &args.secret_key).with_region(&args.region))
+            })
             .collect();
         if let Err(reason) = prepare(&clients, &args.bucket).await {
             eprintln!("{RED}error:{RED:#} {reason}");

@@ -21,7 +21,11 @@ use crate::gateway::GatewayApi;
 /// Puts, gets, loses a node, and gets again.
 pub(super) async fn tour(tell: &mut (dyn FnMut(&QuickstartStep) + Send)) -> QuickstartReport {
     let began = Instant::now();
-    let dir = std::env::temp_dir().join(format!("synod-quickstart-{}-{:08x}", std::process::id(), fastrand::u32(..)));
+    let dir = std::env::temp_dir().join(format!(
+        "synod-quickstart-{}-{:08x}",
+        std::process::id(),
+        fastrand::u32(..)
+    ));
     let mut steps = Vec::new();
     let mut tour = Tour { dir: dir.clone(), nodes: Vec::new(), key: None };
     // Each step needs the one before it.
@@ -110,7 +114,9 @@ impl Tour {
             });
         }
         let statuses = racing.join_all().await;
-        let count = |wanted: u16| statuses.iter().filter(|status| matches!(status, Ok(one) if *one == wanted)).count();
+        let count = |wanted: u16| {
+            statuses.iter().filter(|status| matches!(status, Ok(one) if *one == wanted)).count()
+        };
         match (count(200), count(412)) {
             (1, others) if others == RACERS - 1 => {
                 Ok(format!("of {RACERS} puts with If-None-Match: * on three nodes one won"))
@@ -150,7 +156,9 @@ impl Tour {
     }
 
     fn client(&self, index: usize) -> Result<Arc<S3Client>, String> {
-        let Some(Some((.., address))) = self.nodes.get(index) else { return Err("the node is gone".to_owned()) };
+        let Some(Some((.., address))) = self.nodes.get(index) else {
+            return Err("the node is gone".to_owned());
+        };
         let (id, secret) = self.key.as_ref().ok_or("there is no key")?;
         Ok(Arc::new(S3Client::new(&format!("http://{address}"), id, secret)))
     }

@@ -6,10 +6,14 @@
 
 #![allow(clippy::print_stderr, reason = "what was measured, skipped or logged is shown with the test")]
 
-mod archive;
+#[path = "../harness/cluster.rs"]
 mod cluster;
-mod history;
+#[path = "../harness/http.rs"]
 mod http;
+#[path = "../harness/network.rs"]
+mod network;
+
+mod history;
 mod join;
 mod partition;
 mod registry;

@@ -1,16 +1,10 @@
-//! Nodes on machines of their own, as far as the network can tell, and a network that breaks.
-//!
-//! Each node has a network namespace, with one cable to a switch in another one. That takes root; without it the tests say
+//! Nodes on machines of their own, as far as the network can tell, and a network that breaks. Without root the tests say
 //! so and end.
 
-use std::fs;
-use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::cluster::{Layout, Place, TestCluster, eventually, is_long_run};
+use crate::cluster::{Layout, TestCluster, eventually, is_long_run};
+use crate::network::Network;
 
 const ALL: &[usize] = &[0, 1, 2];
 const SLOTS: u16 = 30;
@@ -167,111 +161,6 @@ fn a_node_that_others_can_reach_needs_the_secret_of_the_cluster() {
 
 fn start() -> Option<(TestCluster, Network)> {
     let network = Network::new(3)?;
-    let layout = Layout { slots: SLOTS, ..Layout::default() };
-    let mut cluster = TestCluster::at(&layout, network.places(), "secret_file: secret\n");
-    let secret = cluster.synod(&["secret", "new"]);
-    let file = cluster.dir.join("secret");
-    fs::write(&file, secret.stdout).expect("a secret");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("a file of one's own");
-    cluster.start_all();
-    cluster.until_agreed(ALL);
+    let cluster = network.start_cluster(&Layout { slots: SLOTS, ..Layout::default() });
     Some((cluster, network))
 }
-
-/// A switch and cables, which are gone with this value.
-struct Network {
-    /// The namespace of the switch, then one for each node.
-    namespaces: Vec<String>,
-}
-
-impl Network {
-    /// `None`, with a notice, where this may not be done.
-    fn new(nodes: usize) -> Option<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("synod-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let mut network = Self { namespaces: Vec::new() };
-        for number in 0..=nodes {
-            let namespace = format!("{name}-{number}");
-            if let Err(reason) = ip(&["netns", "add", &namespace]) {
-                eprintln!("skipped: there are no network namespaces here: {reason}");
-                return None;
-            }
-            network.namespaces.push(namespace);
-        }
-        let switch = &network.namespaces[0];
-        must(&["-n", switch, "link", "add", SWITCH, "type", "bridge"]);
-        must(&["-n", switch, "link", "set", SWITCH, "up"]);
-        for (index, namespace) in network.namespaces[1..].iter().enumerate() {
-            let port = port(index);
-            let peer = ["peer", "name", "eth0", "netns", namespace];
-            must(&[&["-n", switch, "link", "add", &port, "type", "veth"][..], &peer].concat());
-            must(&["-n", switch, "link", "set", &port, "master", SWITCH, "up"]);
-            must(&["-n", namespace, "addr", "add", &format!("{}/24", address(index).ip()), "dev", "eth0"]);
-            must(&["-n", namespace, "link", "set", "lo", "up"]);
-            must(&["-n", namespace, "link", "set", "eth0", "up"]);
-        }
-        Some(network)
-    }
-
-    fn places(&self) -> Vec<Place> {
-        let places = self.namespaces[1..].iter().enumerate().map(|(index, namespace)| Place {
-            name: format!("node{}", index + 1),
-            api: address(index),
-            namespace: Some(namespace.clone()),
-        });
-        places.collect()
-    }
-
-    /// Pulls the cable out.
-    fn cut(&self, index: usize) {
-        must(&["-n", &self.namespaces[0], "link", "set", &port(index), "down"]);
-    }
-
-    /// Leaves the cable in, and forwards nothing.
-    fn swallow(&self, index: usize) {
-        must(&["-n", &self.namespaces[0], "link", "set", &port(index), "nomaster"]);
-    }
-
-    fn mend(&self, index: usize) {
-        must(&["-n", &self.namespaces[0], "link", "set", &port(index), "master", SWITCH, "up"]);
-    }
-
-    /// Drops what a node sends to the others, and nothing of what they send.
-    fn silence(&self, index: usize, is_silent: bool) {
-        for other in (0..self.namespaces.len() - 1).filter(|other| *other != index) {
-            let verb = if is_silent { "add" } else { "del" };
-            let to = address(other).ip().to_string();
-            must(&["-n", &self.namespaces[index + 1], "route", verb, "blackhole", &to]);
-        }
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        for namespace in &self.namespaces {
-            // What is left behind does no harm.
-            ip(&["netns", "del", namespace]).ok();
-        }
-    }
-}
-
-fn address(index: usize) -> SocketAddr {
-    let host = u8::try_from(index + 1).expect("few nodes");
-    SocketAddr::from(([10, 77, 0, host], 8400))
-}
-
-fn port(index: usize) -> String {
-    format!("port{index}")
-}
-
-fn ip(arguments: &[&str]) -> Result<(), String> {
-    let output = Command::new("ip").args(arguments).output().map_err(|error| error.to_string())?;
-    let failed = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    output.status.success().then_some(()).ok_or_else(failed)
-}
-
-fn must(arguments: &[&str]) {
-    ip(arguments).unwrap_or_else(|reason| panic!("ip {arguments:?}: {reason}"));
-}
-
-const SWITCH: &str = "switch";

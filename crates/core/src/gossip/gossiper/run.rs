@@ -16,6 +16,7 @@ use crate::gossip::map::{GossipMap, MAP_TYPE_URL, MapView, OwnMaps};
 use crate::gossip::outcome::{GossipRefusal, GossipRefusalReason, GossipRequest, GossiperEvent};
 use crate::gossip::store::{GossipStateStore, StoreMerge};
 use crate::gossip::watermark::{Delta, Watermarks};
+use crate::haste::Haste;
 
 #[derive(Debug)]
 pub(super) struct Run {
@@ -33,6 +34,11 @@ pub(super) struct Run {
     /// A check that nobody has looked at yet.
     unseen: Option<ConsensusCheckId>,
     round_at: TimerInstant,
+    /// When members that somebody vouches for are told ahead of the round, because something is new.
+    eager_at: Option<TimerInstant>,
+    haste: Haste,
+    /// Whether one of them could not be told, because it has yet to answer.
+    owes_news: bool,
     rng: fastrand::Rng,
 }
 
@@ -55,6 +61,9 @@ impl Run {
             touched: Touched::default(),
             unseen: None,
             round_at: now,
+            eager_at: None,
+            haste: Haste::new(config.eager_delay, config.gossip_interval),
+            owes_news: false,
             rng: fastrand::Rng::with_seed(seed),
             config,
         }
@@ -77,7 +86,8 @@ impl Run {
             out.events.extend(events.into_iter().map(GossiperEvent::Consensus));
         }
         out.round_due = self.round_at <= now;
-        out.wake_at = Some(self.marks.next_deadline().map_or(self.round_at, |at| at.min(self.round_at)));
+        let due = [Some(self.round_at), self.eager_at, self.marks.next_deadline()];
+        out.wake_at = due.into_iter().flatten().min();
         Ok(out)
     }
 
@@ -122,12 +132,19 @@ impl Run {
         Ok(())
     }
 
-    pub(super) fn set_vouched(&mut self, members: &[GossipMemberId]) -> Result<(), GossiperError> {
+    pub(super) fn set_vouched(
+        &mut self,
+        members: &[GossipMemberId],
+        now: TimerInstant,
+    ) -> Result<(), GossiperError> {
         let max = self.config.members_max;
         if members.len() > max {
             return Err(GossiperError::TooManyMembers { members: members.len(), max });
         }
-        self.vouched = members.iter().cloned().collect();
+        let before = core::mem::replace(&mut self.vouched, members.iter().cloned().collect());
+        if !self.vouched.is_subset(&before) {
+            self.hurry(now);
+        }
         Ok(())
     }
 
@@ -144,6 +161,7 @@ impl Run {
         }
         self.store.set_local_state(key, value, now)?;
         self.touched.keys.insert(key.clone());
+        self.hurry(now);
         Ok(())
     }
 
@@ -167,6 +185,7 @@ impl Run {
         self.store.set_local_state(key, map.encode()?, now)?;
         self.maps.replace(key, map_key, map, value.is_none().then_some(now));
         self.touched.keys.insert(key.clone());
+        self.hurry(now);
         Ok(())
     }
 
@@ -208,6 +227,9 @@ impl Run {
         out: &mut GossiperOutcome,
     ) -> Result<(), GossiperError> {
         self.marks.commit(token).ok_or(GossiperError::UnknownRequest { token })?;
+        if core::mem::take(&mut self.owes_news) {
+            self.hurry(now);
+        }
         if let Some(state) = state {
             self.merge(state, now, out);
         }
@@ -269,6 +291,26 @@ impl Run {
         }
         self.round_at = now + self.next_interval();
         Ok(())
+    }
+
+    /// Tells something new to members that somebody vouches for. Others hear of it with the rounds, at the pace that they
+    /// know: they may run another software.
+    pub(super) fn tell_eagerly(&mut self, now: TimerInstant, out: &mut GossiperOutcome) {
+        if self.eager_at.take_if(|at| *at <= now).is_none() {
+            return;
+        }
+        let config = Arc::clone(&self.config);
+        let peers = self.marks.peers().filter(|(peer, _)| self.vouched.contains(*peer));
+        let (waiting, idle): (Vec<_>, Vec<_>) = peers.partition(|(_, waiting)| *waiting);
+        self.owes_news |= !waiting.is_empty();
+        let mut idle: Vec<_> = idle.into_iter().map(|(peer, _)| peer.clone()).collect();
+        self.rng.shuffle(&mut idle);
+        for target in idle.into_iter().take(config.gossip_fan_out) {
+            let delta = self.marks.delta(&target, &self.store, &config);
+            if !delta.state.is_empty() {
+                self.send(target, delta, now, out);
+            }
+        }
     }
 
     pub(super) fn time_out(&mut self, now: TimerInstant, out: &mut GossiperOutcome) {
@@ -335,6 +377,14 @@ impl Run {
         (self.marks.next_token(), self.checks.next_id())
     }
 
+    /// Something is new: if there is somebody to tell, it is told as soon as there is haste, if that is before the round.
+    fn hurry(&mut self, now: TimerInstant) {
+        let has_hearers = !self.vouched.is_empty() && self.peers().any(|peer| self.vouched.contains(peer));
+        if has_hearers && self.eager_at.is_none() {
+            self.eager_at = self.haste.take_before(self.round_at, now);
+        }
+    }
+
     /// The interval, a little longer or shorter.
     fn next_interval(&mut self) -> Duration {
         let deviation = self.config.interval_jitter * (2.0 * self.rng.f64() - 1.0);
@@ -363,6 +413,10 @@ impl Run {
                 out.events.push(GossiperEvent::Alive { member: member.clone() });
             } else if !merge.updates.is_empty() {
                 self.liveness.note_known(member, now);
+            }
+            // A heartbeat is always new, and nobody waits for it.
+            if merge.updates.iter().any(|update| !self.config.heartbeat_keys.contains(&update.key)) {
+                self.hurry(now);
             }
             self.touched.keys.extend(merge.updates.iter().map(|update| update.key.clone()));
             out.updates.append(&mut merge.updates);

@@ -2,6 +2,7 @@
 
 mod consensus;
 mod exchange;
+mod haste;
 mod life;
 mod maps;
 mod network;

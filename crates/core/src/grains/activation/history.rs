@@ -39,6 +39,8 @@ struct PastRoster {
     members: Vec<RosterMember>,
     digest: u64,
     until: TimerInstant,
+    /// Whether this node was not there to see it, and takes it to have been what it first saw of the others.
+    is_assumed: bool,
 }
 
 impl RosterHistory {
@@ -76,14 +78,13 @@ impl RosterHistory {
                 self.returned.push_back((member.authority.clone(), until));
             }
         }
+        self.learn_kinds(members, until);
         // A node that was alone is new to the others; before it they were the cluster.
         let is_other = |member: &&RosterMember| member.authority != own.authority;
-        let before = match before.iter().find(is_other) {
-            Some(_) => before,
-            None => members.iter().filter(is_other).cloned().collect(),
-        };
+        let is_assumed = !before.iter().any(|member| is_other(&member));
+        let before = if is_assumed { members.iter().filter(is_other).cloned().collect() } else { before };
         if !before.is_empty() {
-            self.past.push_back(PastRoster { members: before, digest: digest_before, until });
+            self.past.push_back(PastRoster { members: before, digest: digest_before, until, is_assumed });
         }
         while self.past.len() > PAST_MAX {
             self.past.pop_front();
@@ -92,6 +93,18 @@ impl RosterHistory {
             self.returned.pop_front();
         }
         true
+    }
+
+    /// What a member hosts is learned after it. Before this node came the others knew it all the same, and went by it.
+    fn learn_kinds(&mut self, members: &[RosterMember], until: TimerInstant) {
+        for past in self.past.iter_mut().filter(|past| past.is_assumed) {
+            for member in past.members.iter_mut().filter(|member| member.kinds.is_empty()) {
+                if let Some(known) = members.iter().find(|known| known.id == member.id) {
+                    member.kinds.clone_from(&known.kinds);
+                    past.until = until;
+                }
+            }
+        }
     }
 
     /// Forgets what is too long ago to matter.
@@ -278,6 +291,27 @@ mod tests {
         assert_eq!(names(&history, "a"), ["b"]);
         history.forget(at(22));
         assert!(!history.is_past(digest));
+    }
+
+    #[test]
+    fn a_new_node_asks_the_owners_before_it_though_it_learns_later_what_they_host() {
+        let mut history = RosterHistory::new(Duration::from_secs(10));
+        let own = own_host("a");
+        let unknown = |name| RosterMember { kinds: vec![], ..member(name) };
+        history.advance(&[member("a")], &own, at(0));
+        history.advance(&[member("a"), unknown("b"), unknown("c")], &own, at(0));
+        assert_eq!(names(&history, "a"), [""; 0], "nobody is known to host anything");
+        history.advance(&[member("a"), member("b"), unknown("c")], &own, at(1));
+        assert_eq!(names(&history, "a"), ["b"]);
+        history.advance(&[member("a"), member("b"), member("c")], &own, at(2));
+        let mut at_once = RosterHistory::new(Duration::from_secs(10));
+        at_once.advance(&[member("a"), member("b"), member("c")], &own, at(2));
+        for number in 0..100 {
+            let grain = ClusterIdentity::new("Chat", &format!("{number}")).expect("a name");
+            let asks = |history: &RosterHistory| history.previous_owners(&grain, PlacementHash::Synod, &own);
+            let (asked, owners) = (asks(&history), asks(&at_once));
+            assert!(owners.iter().all(|owner| asked.contains(owner)), "{asked:?} misses {owners:?}");
+        }
     }
 
     #[test]

@@ -54,6 +54,19 @@ fn every_duration_is_accepted_up_to_its_bounds_and_refused_beyond_by_name() {
 }
 
 #[test]
+fn an_eager_delay_is_accepted_within_its_bounds_or_absent_and_refused_beyond_by_name() {
+    let with = |value| Config { eager_delay: value, ..Config::default() }.validate();
+    let (min, max) = (Duration::from_millis(1), Duration::from_secs(1));
+    for value in [None, Some(min), Some(max)] {
+        assert_eq!(with(value), Ok(()), "{value:?}");
+    }
+    for value in [Duration::ZERO, min - NANOSECOND, max + NANOSECOND] {
+        let error = ConfigError::Duration { field: "eager_delay", value, min, max };
+        assert_eq!(with(Some(value)), Err(error));
+    }
+}
+
+#[test]
 fn every_count_is_accepted_up_to_its_bounds_and_refused_beyond_by_name() {
     let fields: [(&str, usize, Field<usize>); 3] = [
         ("heartbeat_monitors", 100, |config| &mut config.heartbeat_monitors),

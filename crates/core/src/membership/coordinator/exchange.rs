@@ -215,13 +215,18 @@ impl Run {
                 self.engine.assume_informed(&self.table);
             }
             GossipBody::Ack { version, view, delta } => {
-                if self.engine.accept_ack(node, version, &self.table) {
+                let answers = self.engine.accept_ack(node, version, &self.table);
+                if answers {
                     self.health.improve();
                 }
                 if let Some(delta) = &delta {
                     self.take_delta(sender, delta, now, out);
                 }
                 self.settle(sender, &view, out);
+                if answers && self.engine.acked(node) < Some(self.table.version()) {
+                    // It could not be told more before it answered.
+                    self.hurry(now);
+                }
                 if let Some(delta) = delta {
                     let view = self.engine.view_digest(&self.table);
                     let ack = GossipBody::Ack { version: delta.to(), view, delta: None };

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 use core::time::Duration;
 
+use super::rounds::{Round, Rounds};
 use super::{MembershipCoordinatorError, MembershipCoordinatorOutcome, MembershipCoordinatorState, Outcome};
 use crate::deadline::DeadlineQueue;
 use crate::id::{Authority, MemberId, NodeId};
@@ -56,7 +57,7 @@ pub(super) struct Run {
     paused: Duration,
     /// When the driver was asked to call again.
     promised_wake: TimerInstant,
-    next_round_at: TimerInstant,
+    rounds: Rounds,
     next_heartbeat_at: TimerInstant,
     pub(super) heartbeats_sent: u64,
     pub(super) next_reconnect_at: TimerInstant,
@@ -102,14 +103,18 @@ impl Run {
             ring: HeartbeatRing::new(&own.node, config.heartbeat_monitors),
             watched: BTreeSet::new(),
             ring_changed: false,
-            window: TopologyWindow::default(),
+            window: TopologyWindow::new(config.topology_emit_interval, config.eager_delay),
             since: BTreeMap::new(),
             timers: DeadlineQueue::new(),
             unsettled_at: now,
             quorum_lost: false,
             paused: Duration::ZERO,
             promised_wake: now,
-            next_round_at: now + phase(&mut rng, config.gossip_interval),
+            rounds: Rounds::new(
+                config.gossip_interval,
+                config.eager_delay,
+                now + phase(&mut rng, config.gossip_interval),
+            ),
             next_heartbeat_at: now + phase(&mut rng, config.heartbeat_interval),
             heartbeats_sent: 0,
             next_reconnect_at: now + config.reconnect_interval,
@@ -326,9 +331,11 @@ impl Run {
             self.next_heartbeat_at = now + self.config.heartbeat_interval;
             self.send_heartbeats(out);
         }
-        if self.next_round_at <= now {
-            self.next_round_at = now + self.config.gossip_interval;
-            self.gossip_round(now, out);
+        match self.rounds.take_due(now) {
+            // What everybody has heard of meanwhile needs no round of its own.
+            Some(Round::Eager) if self.engine.phase() == GossipPhase::Confirmed => {}
+            Some(_) => self.gossip_round(now, out),
+            None => {}
         }
         if self.form_alone_at.is_some_and(|at| at <= now) {
             self.form_alone_at = None;
@@ -450,7 +457,13 @@ impl Run {
             self.keep_out(&current.authority, reason, now, out);
         }
         self.align(&current);
-        self.window.open(now, self.config.topology_emit_interval);
+        self.hurry(now);
+        if matches!(current.status, NodeStatus::Leaving | NodeStatus::Removed) {
+            // Whoever goes in order still says its goodbyes, which want an answer.
+            self.window.open_patiently(now);
+        } else {
+            self.window.open(now);
+        }
         if Some(&current.member) == self.own() {
             self.leaving = current.status == NodeStatus::Leaving;
             if current.status == NodeStatus::Up {
@@ -496,7 +509,7 @@ impl Run {
                 self.release(&entry.authority, now, out);
             }
         }
-        self.window.open(now, self.config.topology_emit_interval);
+        self.window.open(now);
     }
 
     /// Refuses what comes from a quarantined member, and tells observers that it tried.
@@ -515,6 +528,13 @@ impl Run {
             observed_at: now,
         });
         Err(MembershipError::Quarantined { authority, reason })
+    }
+
+    /// Peers lack something: it is told before the next round. A client has nothing to tell.
+    pub(super) fn hurry(&mut self, now: TimerInstant) {
+        if self.mode == MembershipCoordinatorState::Member && self.engine.peers().next().is_some() {
+            self.rounds.hurry(now);
+        }
     }
 
     pub(super) fn observed(&self, now: TimerInstant) -> TimerInstant {
@@ -560,7 +580,7 @@ impl Run {
             self.table.records().filter(|record| record.authority == *authority).cloned().collect();
         for record in there {
             self.align(&record);
-            self.window.open(now, self.config.topology_emit_interval);
+            self.window.open(now);
         }
     }
 
@@ -648,7 +668,7 @@ impl Run {
         let observed = [self.detector.next_check(), self.timers.next()];
         let observed = observed.into_iter().flatten().map(|at| at + self.paused);
         let plain = [
-            Some(self.next_round_at),
+            Some(self.rounds.next_at()),
             Some(self.next_heartbeat_at),
             Some(self.next_reconnect_at),
             self.joining.as_ref().map(|joining| joining.next_at),
@@ -656,7 +676,7 @@ impl Run {
             self.quarantine.next_expiry(),
             self.window.closes_at(),
         ];
-        plain.into_iter().flatten().chain(observed).min().unwrap_or(self.next_round_at)
+        plain.into_iter().flatten().chain(observed).min().unwrap_or_else(|| self.rounds.next_at())
     }
 }
 

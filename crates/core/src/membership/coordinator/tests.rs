@@ -7,12 +7,24 @@ use alloc::vec;
 use core::time::Duration;
 
 use super::*;
+use crate::HASTE_MAX;
 use crate::membership::{
     GossipBody, GossipSender, KeepMajority, MembershipDelta, MembershipVersion, Refutation, RejoinReason,
     TopologyUpdate, ViewDigest,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
+const EAGER: Duration = Duration::from_millis(5);
+
+/// What is new is told after [`EAGER`], everything else every `gossip_interval`.
+fn eager(gossip_interval: Duration) -> MembershipCoordinatorConfig {
+    MembershipCoordinatorConfig {
+        eager_delay: Some(EAGER),
+        gossip_interval,
+        ..MembershipCoordinatorConfig::default()
+    }
+}
 
 fn node(name: &str) -> NodeId {
     NodeId::new(name).expect("a valid name")
@@ -196,6 +208,14 @@ impl Subject {
 
     fn count(&self, wanted: impl Fn(&ClusterEvent) -> bool) -> usize {
         self.events.iter().filter(|event| wanted(event)).count()
+    }
+
+    /// Where the pushes so far went, in order of the addresses.
+    fn pushed_to(&self) -> Vec<String> {
+        let pushes = self.sent.iter().filter(|sent| matches!(sent.message.body, GossipBody::Push { .. }));
+        let mut targets: Vec<_> = pushes.map(|sent| sent.target.to_string()).collect();
+        targets.sort();
+        targets
     }
 
     fn forget_the_past(&mut self) {
@@ -695,7 +715,10 @@ fn a_node_is_never_quarantined_by_itself() {
 
 #[test]
 fn changes_of_one_window_make_one_update_and_no_change_makes_none() {
-    let mut subject = Subject::member();
+    let mut subject = Subject::alone(MembershipCoordinatorConfig {
+        eager_delay: None,
+        ..MembershipCoordinatorConfig::default()
+    });
     subject.pass(SECOND);
     assert_eq!(subject.updates().len(), 1, "the node itself");
     subject.join_up("a");
@@ -743,7 +766,149 @@ fn contrary_changes_of_one_window_cancel_out() {
     assert!(update.topology.left.is_empty());
 }
 
+#[test]
+fn the_first_changes_after_a_calm_are_told_soon_and_a_storm_is_gathered() {
+    let mut subject = Subject::alone(eager(SECOND));
+    subject.pass(SECOND);
+    subject.forget_the_past();
+    let changed = subject.now;
+    subject.join_up("a");
+    subject.pass(2 * MILLISECOND);
+    subject.join_up("b");
+    subject.pass(3 * MILLISECOND);
+    let update = subject.updates()[0].clone();
+    assert_eq!(update.observed_at, changed + EAGER);
+    assert_eq!((update.topology.joined.len(), update.members.len()), (2, 3), "what came along is in it");
+    assert_eq!(subject.updates().len(), 1);
+
+    subject.forget_the_past();
+    for storm in 0..1_000 {
+        subject.join(&format!("m{storm}"));
+        subject.pass(MILLISECOND);
+    }
+    // Two windows of half a second, and the one that was open.
+    let told = subject.updates().len();
+    assert!(told <= 3 * (HASTE_MAX as usize + 1), "{told} updates");
+    assert!(subject.updates().iter().all(|update| update.validate().is_ok()));
+    subject.pass(SECOND);
+    assert_eq!(subject.updates().last().expect("an update").members.len(), 1_003, "nothing is lost");
+}
+
+#[test]
+fn one_that_leaves_in_order_is_listed_until_the_window_closes() {
+    let mut subject = Subject::alone(eager(SECOND));
+    subject.join_up("a");
+    subject.pass(SECOND);
+    subject.forget_the_past();
+    subject.ok(|c, now| c.handle_leave(&node("a"), now));
+    subject.pass(Duration::from_millis(499));
+    assert!(subject.updates().is_empty(), "{:?}", subject.updates());
+    subject.pass(MILLISECOND);
+    assert_eq!(subject.updates()[0].topology.left.len(), 1);
+}
+
 // --- gossip --------------------------------------------------------------------------------------------------------
+
+#[test]
+fn what_is_new_is_pushed_ahead_of_the_round_to_all_who_lack_it() {
+    // By a provider's word.
+    let mut subject = Subject::alone(eager(100 * SECOND));
+    subject.pass(10 * SECOND);
+    subject.join_up("a");
+    subject.pass(2 * MILLISECOND);
+    subject.join_up("b");
+    subject.pass(2 * MILLISECOND);
+    assert_eq!(subject.pushed_to(), Vec::<String>::new(), "too soon: more may come along");
+    subject.pass(MILLISECOND);
+    assert_eq!(subject.pushed_to(), ["a.test:1", "b.test:1"]);
+
+    // By a peer's word: it goes on to whoever is not known to have it.
+    subject.forget_the_past();
+    subject.hear(push(record("a", 1, NodeStatus::Up), 0, 3, vec![record("c", 1, NodeStatus::Up)]));
+    subject.forget_the_past();
+    subject.pass(EAGER);
+    assert!(subject.pushed_to().contains(&"c.test:1".to_string()), "{:?}", subject.pushed_to());
+
+    // In a calm nothing hurries.
+    subject.forget_the_past();
+    subject.pass(200 * MILLISECOND);
+    assert_eq!(subject.pushed_to(), Vec::<String>::new());
+}
+
+#[test]
+fn whoever_has_yet_to_answer_is_told_the_rest_once_it_has() {
+    let mut subject = Subject::alone(eager(100 * SECOND));
+    subject.pass(10 * SECOND);
+    subject.join_up("a");
+    subject.pass(EAGER);
+    let version = subject.sent.iter().rev().find_map(|sent| match &sent.message.body {
+        GossipBody::Push { delta, .. } => Some(delta.to()),
+        _ => None,
+    });
+    let version = version.expect("a push");
+    subject.join_up("b");
+    subject.forget_the_past();
+    subject.pass(EAGER);
+    assert_eq!(subject.pushed_to(), ["b.test:1"], "a has not answered yet");
+    let view = ViewDigest { version: MembershipVersion::new(1), digest: 1, seen: vec![] };
+    let body = GossipBody::Ack { version, view, delta: None };
+    subject.hear(GossipMessage { sender: GossipSender::Member(record("a", 1, NodeStatus::Up)), body });
+    subject.forget_the_past();
+    subject.pass(EAGER);
+    assert_eq!(subject.pushed_to(), ["a.test:1"]);
+}
+
+#[test]
+fn a_storm_of_changes_makes_a_bounded_number_of_rounds() {
+    let interval = 200 * MILLISECOND;
+    let mut subject = Subject::alone(eager(interval));
+    let (mut rounds, intervals) = (0, 10);
+    for storm in 0..intervals * interval.as_millis() {
+        subject.join(&format!("m{storm}"));
+        subject.forget_the_past();
+        subject.pass(MILLISECOND);
+        rounds += usize::from(!subject.pushed_to().is_empty());
+    }
+    let (eager, all) =
+        (HASTE_MAX as usize * intervals as usize, (HASTE_MAX as usize + 1) * intervals as usize);
+    // One interval may have begun before the storm.
+    assert!((eager..=all + HASTE_MAX as usize + 1).contains(&rounds), "{rounds} rounds");
+}
+
+#[test]
+fn without_an_eager_delay_changes_wait_for_the_round() {
+    let config = MembershipCoordinatorConfig { eager_delay: None, ..eager(10 * SECOND) };
+    let mut subject = Subject::alone(config);
+    subject.join_up("a");
+    subject.pass(100 * MILLISECOND);
+    assert_eq!(subject.pushed_to(), Vec::<String>::new());
+    subject.pass(10 * SECOND);
+    assert!(subject.pushed_to().contains(&"a.test:1".to_string()));
+}
+
+#[test]
+fn a_client_has_nothing_to_hurry_for() {
+    let mut client = Subject::new(eager(100 * SECOND));
+    client.ok(|c, now| c.start_client(7, now));
+    client.hear(push(record("a", 1, NodeStatus::Up), 0, 1, vec![record("b", 1, NodeStatus::Up)]));
+    client.forget_the_past();
+    client.pass(SECOND);
+    assert!(client.sent.is_empty(), "{:?}", client.sent);
+}
+
+#[test]
+fn a_node_that_joins_is_known_to_all_within_milliseconds() {
+    for eager_delay in [Some(EAGER), None] {
+        let config = MembershipCoordinatorConfig { eager_delay, ..eager(10 * SECOND) };
+        let mut group = Group::new(&["a", "b", "c", "d", "e"], &config);
+        for _ in 0..20 {
+            group.subjects.values_mut().for_each(|subject| subject.pass(MILLISECOND));
+            group.deliver();
+        }
+        let agreed = group.subjects.values().all(|subject| subject.active().len() == 5);
+        assert_eq!(agreed, eager_delay.is_some(), "{eager_delay:?}");
+    }
+}
 
 #[test]
 fn two_members_exchange_their_changes() {

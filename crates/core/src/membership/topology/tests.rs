@@ -2,6 +2,7 @@ use alloc::format;
 use alloc::vec;
 
 use super::*;
+use crate::HASTE_MAX;
 use crate::id::Incarnation;
 
 fn member(name: &str, incarnation: u64) -> Member {
@@ -23,9 +24,14 @@ fn update(joined: &[&str], left: &[&str], dead: &[&str], now: &[&str]) -> Topolo
     TopologyUpdate::new(joined, left, dead, now, vec![], TimerInstant::ZERO)
 }
 
+/// Windows of half a second that are never shorter.
+fn patient() -> TopologyWindow {
+    TopologyWindow::new(Duration::from_millis(500), None)
+}
+
 /// A window that has already told of these members.
 fn window(reported: &[&str]) -> TopologyWindow {
-    let mut window = TopologyWindow::default();
+    let mut window = patient();
     window.close(members(reported), nobody, vec![], TimerInstant::ZERO);
     window
 }
@@ -46,12 +52,12 @@ fn nobody(_: &MemberId) -> bool {
 
 #[test]
 fn a_window_runs_from_its_first_change_and_closes_once() {
-    let mut window = TopologyWindow::default();
-    let (at, length) = (TimerInstant::from_millis, Duration::from_millis(500));
+    let mut window = patient();
+    let at = TimerInstant::from_millis;
     assert_eq!(window.closes_at(), None);
-    window.open(at(1_000), length);
+    window.open(at(1_000));
     // Later changes ride along; they do not keep the window open.
-    window.open(at(1_400), length);
+    window.open(at(1_400));
     assert_eq!(window.closes_at(), Some(at(1_500)));
 
     let blocked = vec![Authority::new("x:1").expect("an authority")];
@@ -59,7 +65,7 @@ fn a_window_runs_from_its_first_change_and_closes_once() {
     assert_eq!((update.observed_at, update.blocked), (at(1_500), blocked));
     assert_eq!(window.closes_at(), None);
     // The next change opens the next window.
-    window.open(at(2_000), length);
+    window.open(at(2_000));
     assert_eq!(window.closes_at(), Some(at(2_500)));
 }
 
@@ -69,7 +75,7 @@ fn what_cancels_out_within_a_window_is_not_told() {
     assert_eq!(close(&mut window(&["a"]), members(&["a"]), nobody), None);
     // Even the death of one that was never told of is nobody's business.
     assert_eq!(close(&mut window(&["a"]), members(&["a"]), |_| true), None);
-    assert_eq!(close(&mut TopologyWindow::default(), vec![], nobody), None);
+    assert_eq!(close(&mut patient(), vec![], nobody), None);
 }
 
 #[test]
@@ -126,7 +132,7 @@ fn a_member_that_moved_is_told_anew() {
 fn any_history_yields_updates_that_lead_from_one_set_to_the_next() {
     for seed in 0..500 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let mut window = TopologyWindow::default();
+        let mut window = patient();
         // What happens, and what an observer that only sees the updates makes of it.
         let mut present: BTreeMap<NodeId, Member> = BTreeMap::new();
         let mut dead: BTreeSet<MemberId> = BTreeSet::new();
@@ -256,4 +262,27 @@ fn the_hash_tells_sets_apart_and_ignores_everything_else() {
     ];
     let hashes: BTreeSet<_> = others.iter().cloned().map(hash).chain([base]).collect();
     assert_eq!(hashes.len(), others.len() + 1);
+}
+
+#[test]
+fn the_first_windows_after_a_calm_are_short() {
+    let (at, eager) = (TimerInstant::from_millis, Duration::from_millis(5));
+    let mut window = TopologyWindow::new(Duration::from_millis(500), Some(eager));
+    let mut lengths = vec![];
+    for calm in [1_000, 10_000] {
+        let mut now = at(calm);
+        for _ in 0..=HASTE_MAX {
+            window.open(now);
+            let closes_at = window.closes_at().expect("an open window");
+            lengths.push(closes_at.saturating_since(now).as_millis());
+            window.close(vec![], nobody, vec![], closes_at);
+            now = closes_at;
+        }
+    }
+    let calm = [[5; HASTE_MAX as usize].as_slice(), &[500]].concat();
+    assert_eq!(lengths, calm.repeat(2));
+    // A window that is short anyway becomes no longer.
+    let mut window = TopologyWindow::new(Duration::ZERO, Some(eager));
+    window.open(at(1_000));
+    assert_eq!(window.closes_at(), Some(at(1_000)));
 }

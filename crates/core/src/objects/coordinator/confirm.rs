@@ -160,10 +160,10 @@ impl ObjectCoordinator {
             };
             reign.confirmed = reign.confirmed.max(number);
             let confirmed = reign.confirmed;
-            let (released, kept) =
+            let (released, kept): (Vec<_>, _) =
                 core::mem::take(&mut reign.awaiting).into_iter().partition(|one| one.round <= confirmed);
             reign.awaiting = kept;
-            for awaiting in Vec::<Awaiting>::from(released) {
+            for awaiting in released {
                 self.release(awaiting, out);
             }
         }

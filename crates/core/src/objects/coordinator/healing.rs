@@ -52,8 +52,11 @@ struct Pass {
 struct Checking {
     round: u64,
     until: TimerInstant,
-    slots: BTreeMap<SlotId, (SlotEpoch, BTreeMap<NodeId, (SlotEpoch, SlotSummary)>)>,
+    slots: BTreeMap<SlotId, (SlotEpoch, Told)>,
 }
+
+/// What each replica said of a slot: its fence, and what it stores.
+type Told = BTreeMap<NodeId, (SlotEpoch, SlotSummary)>;
 
 /// Why an entry is looked at.
 #[derive(Debug)]

@@ -225,7 +225,7 @@ impl Cluster {
                 break;
             };
             self.now = self.now.max(at);
-            self.call(node.as_str(), |machine, now| machine.handle_timeout(now));
+            self.call(node.as_str(), ObjectCoordinator::handle_timeout);
         }
         self.now = end;
     }

@@ -37,13 +37,6 @@ pub(crate) struct DiskListPage {
     pub(crate) next: Option<ListPosition>,
 }
 
-impl DiskListPage {
-    /// Whether there is more.
-    pub(crate) const fn is_truncated(&self) -> bool {
-        self.next.is_some()
-    }
-}
-
 /// One item of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DiskListItem {

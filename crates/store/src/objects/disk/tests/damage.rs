@@ -131,8 +131,6 @@ fn a_failing_commit_is_acknowledged_to_nobody_and_ends_the_disk() {
     assert!(matches!(disk.head(slot(&name), &name), Err(DiskError::Failed { .. })));
     assert!(matches!(disk.set_learned(&all_slots()), Err(DiskError::Failed { .. })));
     assert!(disk.open_part(part.id).is_err() && disk.usage().is_err());
-    let confirm = synod_core::objects::ObjectMessage::Confirm { round: 1, slots: Vec::new() };
-    assert!(disk.answer_from_memory(&confirm).is_err());
 }
 
 #[test]

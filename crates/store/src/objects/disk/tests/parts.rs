@@ -12,8 +12,10 @@ use super::samples::{
     write_part_as,
 };
 use crate::objects::content::{PART_BYTES_MAX, PartId, PartRef};
+use crate::objects::disk::error::PartDamage;
+use crate::objects::disk::garbage::GarbageReport;
 use crate::objects::disk::parts::BLOCK_BYTES;
-use crate::objects::disk::{Disk, DiskError, GarbageReport, PartDamage};
+use crate::objects::disk::{Disk, DiskError};
 
 #[test]
 fn any_range_of_a_part_is_read_back() {
@@ -266,5 +268,5 @@ pub(super) fn file_of(disk: &Disk, id: PartId) -> PathBuf {
 }
 
 fn files_in(disk: &Disk, dir: &str) -> usize {
-    fs::read_dir(disk.dir().join(dir)).unwrap().count()
+    fs::read_dir(disk.shared().dir.join(dir)).unwrap().count()
 }

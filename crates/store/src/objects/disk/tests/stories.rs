@@ -45,9 +45,7 @@ fn a_new_disk_takes_part_in_nothing_until_it_has_learned() {
     let name = object("a");
     let answer = tell(&disk, store_message(&name, &inline(1, b"x"))).unwrap();
     assert!(matches!(answer, Some(ObjectMessage::Stale { fence: SlotEpoch::ZERO, .. })), "{answer:?}");
-    let confirm = ObjectMessage::Confirm { round: 3, slots: vec![(slot(&name), SlotEpoch::new(1))] };
-    let unknown = ObjectMessage::Confirmed { round: 3, stale: vec![(slot(&name), SlotEpoch::ZERO)] };
-    assert_eq!(disk.answer_from_memory(&confirm).unwrap(), Some(unknown));
+    assert_eq!(disk.fence(slot(&name)), SlotFence::default());
 
     let adopt = ObjectMessage::Adopt {
         slot: slot(&name),
@@ -57,13 +55,8 @@ fn a_new_disk_takes_part_in_nothing_until_it_has_learned() {
     };
     let adopted = ObjectMessage::Adopted { slot: slot(&name), round: 1 };
     assert_eq!(tell(&disk, adopt).unwrap(), Some(adopted));
-    let known = ObjectMessage::Confirmed { round: 3, stale: vec![(slot(&name), SlotEpoch::new(4))] };
-    assert_eq!(disk.answer_from_memory(&confirm).unwrap(), Some(known));
-    let summarize = ObjectMessage::Summarize { round: 5, slots: all_slots() };
-    let summaries = vec![(slot(&name), SlotEpoch::new(4), disk.summary(slot(&name)))];
-    let summaries = ObjectMessage::Summaries { round: 5, slots: summaries };
-    assert_eq!(disk.answer_from_memory(&summarize).unwrap(), Some(summaries));
-    assert_eq!(disk.answer_from_memory(&store_message(&name, &inline(1, b"x"))).unwrap(), None);
+    assert_eq!(disk.fence(slot(&name)), SlotFence { fence: SlotEpoch::new(4), is_learned: true });
+    assert_eq!(disk.summary(slot(&name)).count, 1);
 }
 
 #[test]

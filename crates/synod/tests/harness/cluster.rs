@@ -58,6 +58,8 @@ pub(crate) struct Place {
 pub(crate) struct TestCluster {
     pub(crate) dir: PathBuf,
     pub(crate) places: Vec<Place>,
+    /// How much the nodes are to log, if not what they log by default.
+    pub(crate) log_level: Option<&'static str>,
     processes: BTreeMap<usize, Child>,
 }
 
@@ -73,7 +75,7 @@ impl TestCluster {
 
     /// The same with nodes at given places, and more lines in the configuration.
     pub(crate) fn at(layout: &Layout, places: Vec<Place>, more: &str) -> Self {
-        let cluster = Self { dir: new_dir(), places, processes: BTreeMap::new() };
+        let cluster = Self { dir: new_dir(), places, log_level: None, processes: BTreeMap::new() };
         fs::write(cluster.dir.join(CONFIG), cluster.yaml(layout) + more).expect("a configuration");
         cluster
     }
@@ -145,6 +147,7 @@ initial_cluster:
             }
         };
         let command = command.args(arguments).current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null());
+        command.envs(self.log_level.map(|level| ("SYNOD_LOG", level)));
         let process = command.stderr(log).spawn().expect("the binary runs");
         let before = self.processes.insert(index, process);
         assert!(before.is_none(), "{} runs already", self.places[index].name);
@@ -157,9 +160,14 @@ initial_cluster:
         process.wait().expect("a process that ended");
     }
 
+    /// The process of a node.
+    pub(crate) fn pid(&self, index: usize) -> u32 {
+        self.processes[&index].id()
+    }
+
     /// Sends a signal by its name.
     pub(crate) fn signal(&self, index: usize, signal: &str) {
-        let pid = self.processes[&index].id().to_string();
+        let pid = self.pid(index).to_string();
         let sent = Command::new("kill").args(["-s", signal, &pid]).status().expect("kill");
         assert!(sent.success(), "SIG{signal} to {}", self.places[index].name);
     }
