@@ -17,15 +17,9 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use synod_cluster::MonotonicClock;
-<<<<<<< HEAD
-use synod_core::objects::{self,
-    EntryAnswer, EntryError, EntryName, EntryOperation, EntryRequest, ObjectConfig, ObjectCoordinator,
-    ObjectCounters, ObjectEvent, ObjectMessage, ObjectOutcome, ObjectProgress, Space,
-=======
 use synod_core::objects::{
     self, EntryAnswer, EntryError, EntryName, EntryOperation, EntryRequest, ObjectConfig, ObjectCoordinator,
-    ObjectCounters, ObjectEvent, ObjectMessage, ObjectOutcome, ObjectProgress,
->>>>>>> main
+    ObjectCounters, ObjectEvent, ObjectMessage, ObjectOutcome, ObjectProgress, Space,
 };
 use synod_core::slots::{BootstrapState, ClusterId, SlotEpoch, SlotEvent, SlotId, slot_of};
 use synod_core::{MemberId, NodeId, TimerInstant};
