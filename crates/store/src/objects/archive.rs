@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use synod_cluster::Exposition;
-use synod_core::objects::{EntryName, ObjectEvent, Space};
+use synod_core::objects::{EntryName, Space};
 use synod_core::slots::{SlotId, Tag};
 use tokio::sync::broadcast;
 
@@ -83,12 +83,6 @@ impl Objects {
     #[must_use]
     pub fn fresh(&self) -> broadcast::Receiver<EntryName> {
         self.plane.fresh()
-    }
-
-    /// What happens to the slots of this node from now on.
-    #[must_use]
-    pub fn events(&self) -> broadcast::Receiver<ObjectEvent> {
-        self.plane.events()
     }
 
     /// The slots that this node serves.
