@@ -109,7 +109,8 @@ fn new_key(cluster: &TestCluster) -> (String, String) {
     let text = |name: &str| made[name].as_str().expect("text").to_owned();
     let (id, secret) = (text("access_key_id"), text("secret_access_key"));
     let every = ["--bucket", "*", "--permission", "read,write,owner", "--api", &api];
-    let allowed = cluster.synod(&[&["key", "allow", &id], every.as_slice()].concat());
+    let arguments: Vec<&str> = ["key", "allow", id.as_str()].into_iter().chain(every).collect();
+    let allowed = cluster.synod(&arguments);
     assert!(allowed.status.success(), "{}", String::from_utf8_lossy(&allowed.stderr));
     (id, secret)
 }
