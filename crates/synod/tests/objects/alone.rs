@@ -24,7 +24,10 @@ fn a_node_alone_gives_its_user_a_key_that_works_at_once_and_stays() {
     assert_eq!(head, "[default]");
     let id = id.strip_prefix("aws_access_key_id = ").expect("an id");
     let secret = secret.strip_prefix("aws_secret_access_key = ").expect("a secret");
-    assert!(node.log(0).contains("AWS_SHARED_CREDENTIALS_FILE=data/credentials aws --endpoint-url"), "it is told");
+    assert!(
+        node.log(0).contains("AWS_SHARED_CREDENTIALS_FILE=data/credentials aws --endpoint-url"),
+        "it is told"
+    );
 
     let client = S3Client::new(&format!("http://{}", s3(&node)), id, secret);
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");

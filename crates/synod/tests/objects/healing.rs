@@ -189,7 +189,12 @@ fn scrub(store: &Store, index: usize) -> Vec<StoreStatusJson> {
     let output = store.synod(index, &["store", "scrub", "--json"]);
     let all: Vec<StoreStatusJson> = serde_json::from_slice(&output.stdout).expect("the objects of all nodes");
     let is_whole = all.iter().all(|one| one.unrepaired.is_empty());
-    assert_eq!(output.status.code(), Some(i32::from(!is_whole)), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        output.status.code(),
+        Some(i32::from(!is_whole)),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert_eq!(all.len(), ALL.len());
     all
 }

@@ -97,7 +97,10 @@ fn put(store: &Store, index: usize, key: &Key) -> Reply {
 
 fn assert_refused(reply: &Reply, code: &str) {
     let text = reply.text();
-    assert!(reply.status.as_u16() == 403 && text.contains(&format!("<Code>{code}</Code>")), "{reply:?}: {text}");
+    assert!(
+        reply.status.as_u16() == 403 && text.contains(&format!("<Code>{code}</Code>")),
+        "{reply:?}: {text}"
+    );
 }
 
 /// Nodes remember keys for a moment, and never longer than this.

@@ -42,10 +42,13 @@ fn a_large_object_goes_up_and_down_without_being_held() {
         }
         let listed: String = etags
             .iter()
-            .map(|(number, etag)| format!("<Part><PartNumber>{number}</PartNumber><ETag>\"{etag}\"</ETag></Part>"))
+            .map(|(number, etag)| {
+                format!("<Part><PartNumber>{number}</PartNumber><ETag>\"{etag}\"</ETag></Part>")
+            })
             .collect();
         let document = format!("<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>");
-        let completed = client.call(Method::POST, &path, &[("uploadId", &upload)], &[], document.into()).await;
+        let completed =
+            client.call(Method::POST, &path, &[("uploadId", &upload)], &[], document.into()).await;
         let completed = completed.expect("an answer");
         assert!(completed.status.is_success() && completed.text().contains("<ETag>"), "{}", completed.text());
     });

@@ -43,8 +43,9 @@ fn no_request_fails_while_every_node_leaves_and_comes_back() {
         store.cluster.until_agreed(ALL);
     }
     is_over.store(true, Ordering::Relaxed);
-    let rounds: Vec<u64> =
-        store.run(async { all_of(tasks).await.into_iter().map(|rounds| rounds.expect("no request failed")).collect() });
+    let rounds: Vec<u64> = store.run(async {
+        all_of(tasks).await.into_iter().map(|rounds| rounds.expect("no request failed")).collect()
+    });
     let shown = |count: &AtomicU64| count.load(Ordering::Relaxed);
     eprintln!(
         "{} requests, {} were told to come again, {} connections refused",

@@ -54,7 +54,8 @@ fn many_objects_are_listed_completely_and_in_order_by_every_node() {
         let client = store.s3(*index);
         let page = store.run(list(&client, &[("delimiter", "/")], None));
         assert_eq!((page.keys.len(), page.prefixes, page.next), (0, directories(), None), "by {index}");
-        let in_one = store.run(list(&client, &[("delimiter", "/"), ("prefix", "d07/"), ("max-keys", "5")], None));
+        let in_one =
+            store.run(list(&client, &[("delimiter", "/"), ("prefix", "d07/"), ("max-keys", "5")], None));
         let expected: Vec<&String> = keys.iter().filter(|key| key.starts_with("d07/")).take(5).collect();
         assert_eq!((in_one.keys.iter().collect::<Vec<_>>(), in_one.prefixes.len()), (expected, 0));
     }

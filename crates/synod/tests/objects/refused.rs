@@ -26,7 +26,10 @@ fn a_body_that_breaks_off_or_is_not_what_was_promised_stores_nothing() {
                 let (endpoint, relay) = cut_after(&store.endpoint(1), cut);
                 let client = S3Client::new(&endpoint, &store.key.id, &store.key.secret);
                 let put = store.run(client.put(BUCKET, key, bytes_of(1, length), &[]));
-                assert!(put.as_ref().map_or(true, |reply| !reply.status.is_success()), "{length}, {cut}: {put:?}");
+                assert!(
+                    put.as_ref().map_or(true, |reply| !reply.status.is_success()),
+                    "{length}, {cut}: {put:?}"
+                );
                 relay.join().expect("a relay");
             }
         }

@@ -154,7 +154,8 @@ impl Store {
 
     /// A line of `/proc/PID/status` of a node that is in KiB, in bytes.
     pub(crate) fn memory(&self, index: usize, name: &str) -> u64 {
-        let text = fs::read_to_string(format!("/proc/{}/status", self.cluster.pid(index))).expect("a process");
+        let text =
+            fs::read_to_string(format!("/proc/{}/status", self.cluster.pid(index))).expect("a process");
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("a line");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
