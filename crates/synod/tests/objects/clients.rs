@@ -65,7 +65,7 @@ impl Clients {
                     if is_over.load(Ordering::Relaxed) {
                         return;
                     }
-                    history.record(key, Ask::Read, LOYAL_PATIENCE, read(&node, key)).await;
+                    history.record(*index, key, Ask::Read, LOYAL_PATIENCE, read(&node, key)).await;
                     tokio::time::sleep(LOYAL_PAUSE).await;
                 }
             })
@@ -94,7 +94,8 @@ impl Clients {
             for index in ALL {
                 let node = store.s3(*index);
                 for key in KEYS {
-                    let (said, _) = self.history.record(key, Ask::Read, PATIENCE, read(&node, key)).await;
+                    let (said, _) =
+                        self.history.record(*index, key, Ask::Read, PATIENCE, read(&node, key)).await;
                     assert_ne!(said, Said::Unknown, "everything can be read at the end");
                 }
             }
@@ -134,10 +135,14 @@ impl Client {
             _ => Vec::new(),
         };
         let (said, etag) = match ask {
-            Ask::Read => self.history.record(key, ask, PATIENCE, read(&node, key)).await,
-            Ask::Delete => self.history.record(key, ask, PATIENCE, node.delete(BUCKET, key, &[])).await,
+            Ask::Read => self.history.record(self.node, key, ask, PATIENCE, read(&node, key)).await,
+            Ask::Delete => {
+                self.history.record(self.node, key, ask, PATIENCE, node.delete(BUCKET, key, &[])).await
+            }
             Ask::Put(value) | Ask::Create(value) | Ask::Swap { value, .. } => {
-                self.history.record(key, ask, PATIENCE, node.put(BUCKET, key, body(value), &headers)).await
+                self.history
+                    .record(self.node, key, ask, PATIENCE, node.put(BUCKET, key, body(value), &headers))
+                    .await
             }
         };
         match (ask, said, etag) {
@@ -155,6 +160,7 @@ impl History {
     /// Notes what came of a request, unless it was certainly never sent.
     async fn record(
         &self,
+        node: usize,
         key: &str,
         ask: Ask,
         patience: Duration,
@@ -178,7 +184,7 @@ impl History {
             // Nothing follows from it.
             return (said, None);
         }
-        seen.requests.entry(key.to_owned()).or_default().push(Request { ask, said, began, ended });
+        seen.requests.entry(key.to_owned()).or_default().push(Request { ask, said, began, ended, node });
         let reply = answer.ok().and_then(Result::ok);
         (said, reply.and_then(|reply| reply.etag().map(str::to_owned)))
     }

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::clients::Clients;
-use crate::cluster::{Layout, is_long_run};
+use crate::cluster::{Layout, eventually, is_long_run};
 use crate::network::{Network, is_inside, run_inside};
-use crate::store::{ALL, Store};
+use crate::store::{ALL, BUCKET, Store};
 
 /// Few, so that every object is in a slot of a node that something happens to.
 const SLOTS: u16 = 6;
@@ -83,6 +83,40 @@ fn objects_are_linearizable_while_the_network_breaks() {
             network.mend(victim);
         }
     });
+}
+
+/// A node that is back before anybody misses it is another life of a primary, and must not go on where the last one was:
+/// what that one had numbered is stored already, and would count more than what is numbered alike now.
+#[test]
+fn a_primary_that_restarts_at_once_overwrites_what_it_wrote_before() {
+    let mut store = Store::started(&Layout { slots: SLOTS, ..Layout::patient() });
+    let keys: Vec<String> = (0..12).map(|number| format!("key {number}")).collect();
+    for round in 0..4 {
+        for version in 0..3 {
+            for key in &keys {
+                store.put(version, key, format!("{key}, {round}.{version}").into());
+            }
+        }
+        let victim = store.cluster.busiest();
+        store.cluster.kill(victim);
+        store.cluster.start(victim);
+        // As soon as anybody confirms a write, that is what is there.
+        let (writer, reader) = (store.s3((victim + 1) % 3), store.s3((victim + 2) % 3));
+        for key in &keys {
+            let body = format!("{key}, after restart {round}");
+            eventually("a write is confirmed", || {
+                let put = store.run(writer.put(BUCKET, key, body.clone().into(), &[]));
+                let put = put.map_err(|error| error.to_string())?;
+                if put.status.is_success() { Ok(()) } else { Err(put.text()) }
+            });
+            let read = eventually("a read is answered", || {
+                let read = store.run(reader.get(BUCKET, key)).map_err(|error| error.to_string())?;
+                if read.status.as_u16() == 503 { Err(read.text()) } else { Ok(read.text()) }
+            });
+            assert_eq!(read, body, "round {round}");
+        }
+        store.cluster.until_agreed(ALL);
+    }
 }
 
 /// Does something bad to a node again and again while clients are busy, then lets everything heal, and checks what they
