@@ -209,7 +209,7 @@ impl BodyHasher {
 
     pub(crate) fn finish(self) -> BodySums {
         BodySums {
-            md5: self.md5.finalize().into(),
+            md5: self.md5.finalize(),
             sum: self.sum.map(|(algorithm, hasher)| SumRecord::full(algorithm, hasher.finish())),
         }
     }
@@ -219,7 +219,7 @@ impl BodyHasher {
 pub(crate) fn md5(bytes: &[u8]) -> [u8; 16] {
     let mut hasher = Md5::new();
     hasher.update(bytes);
-    hasher.finalize().into()
+    hasher.finalize()
 }
 
 /// What a client says of the body that it sends.

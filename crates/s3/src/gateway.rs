@@ -108,6 +108,8 @@ impl Gateway {
         builder.set_host(domains.clone());
         let mut limits = S3Config::default();
         limits.xml_max_body_size = config.document_bytes_max;
+        // Forms are refused before they get there, and would be kept in memory.
+        (limits.post_object_max_file_size, limits.form_max_fields_size, limits.form_max_parts) = (0, 0, 0);
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
         let front = Front::new(builder.build(), service, domains, Arc::clone(&counted), config);
         let (stop, stopped) = watch::channel(None);

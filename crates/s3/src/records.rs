@@ -3,7 +3,7 @@
 //! A record is one byte of version and then a message, so that a later gateway can tell what it has before it. No bytes at
 //! all are a record without anything in it: most objects have nothing to say in a listing.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use prost::Message;
 
 /// Something that the gateway writes into an entry.
@@ -13,11 +13,10 @@ pub(crate) trait Record: Message + Default + PartialEq {
         if *self == Self::default() {
             return Bytes::new();
         }
-        let mut bytes = BytesMut::with_capacity(1 + self.encoded_len());
-        bytes.put_u8(VERSION);
-        // A buffer that grows has room for everything.
-        let _ = self.encode(&mut bytes);
-        bytes.freeze()
+        let mut bytes = Vec::with_capacity(1 + self.encoded_len());
+        bytes.push(VERSION);
+        self.encode_raw(&mut bytes);
+        bytes.into()
     }
 
     /// Reads a record back.

@@ -279,7 +279,11 @@ fn refused_early(request: &Request<Incoming>) -> Option<S3Error> {
     }
     let begins =
         |name, value: &[u8]| headers.get(name).is_some_and(|given| given.as_bytes().starts_with(value));
-    if request.method() == Method::POST && begins(CONTENT_TYPE, b"multipart/form-data") {
+    let is_form = headers
+        .get_all(CONTENT_TYPE)
+        .iter()
+        .any(|kind| kind.as_bytes().to_ascii_lowercase().starts_with(b"multipart/form-data"));
+    if request.method() == Method::POST && is_form {
         return Some(not_here("Upload by a form"));
     }
     let query = request.uri().query().unwrap_or_default();
@@ -302,7 +306,7 @@ fn is_document(method: &Method, query: Option<&str>) -> bool {
         names.into_iter().any(|given| given == *name)
     };
     method == Method::POST
-        || (method == Method::PUT && ["cors", "lifecycle", "tagging", "acl"].iter().any(|name| has(name)))
+        || (method == Method::PUT && ["cors", "lifecycle", "tagging", "acl"].iter().any(has))
 }
 
 /// What the headers promise of a document, if they do.
@@ -348,7 +352,8 @@ async fn drain(mut body: Incoming) {
             }
         }
     };
-    let _ = tokio::time::timeout(DRAIN_TIME_MAX, all).await;
+    // Whoever does not make it finds the connection closed.
+    drop(tokio::time::timeout(DRAIN_TIME_MAX, all).await);
 }
 
 /// How long a connection waits for one more request when the gateway is to stop.

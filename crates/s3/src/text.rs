@@ -1,16 +1,17 @@
 //! How things are written down: hexadecimal, `ETag`s, times, and keys in listings.
 
-use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
 use s3s::dto::{ETag, Timestamp};
 
 /// Bytes in hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        text.push(char::from(b"0123456789abcdef"[usize::from(byte >> 4)]));
+        text.push(char::from(b"0123456789abcdef"[usize::from(byte & 15)]));
+    }
+    text
 }
 
 /// An `ETag` as the protocol has it.
@@ -43,7 +44,9 @@ pub(crate) fn url_encoded(text: &str) -> String {
                 encoded.push(char::from(byte));
             }
             _ => {
-                let _ = write!(encoded, "%{byte:02X}");
+                encoded.push('%');
+                encoded.push(char::from(b"0123456789ABCDEF"[usize::from(byte >> 4)]));
+                encoded.push(char::from(b"0123456789ABCDEF"[usize::from(byte & 15)]));
             }
         }
     }

@@ -19,7 +19,7 @@ use synod_store::objects::{KeeperConfig, Objects};
 
 struct Cluster {
     nodes: Vec<Option<Node>>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Cluster {
@@ -36,7 +36,7 @@ impl Cluster {
             let (index, node) = started.expect("a task");
             nodes[index] = Some(node);
         }
-        Self { nodes, _dir: dir }
+        Self { nodes, dir }
     }
 
     fn store(&self, index: usize) -> Objects {
@@ -152,6 +152,25 @@ async fn what_one_node_takes_every_node_gives_back() {
         all.extend_from_slice(&piece.expect("bytes"));
     }
     assert!(all == random(3 << 20)[100_000..1_900_001]);
+}
+
+/// Each node has two disks. Slots are spread over them, so sixteen objects are on both.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_disks_of_a_node_are_used() {
+    let cluster = Cluster::start(3).await;
+    for number in 0..16 {
+        let written = put(&cluster.store(0), &format!("{number}"), random(70_000), Condition::Any).await;
+        assert!(matches!(written, Ok(WriteOutcome::Done(Some(_)))), "{written:?}");
+    }
+    for disk in ["a", "b"] {
+        let parts = cluster.dir.path().join("node1").join(disk).join("objects/parts");
+        assert!(count_files(&parts) > 0, "nothing is on disk {disk}");
+    }
+}
+
+fn count_files(dir: &Path) -> usize {
+    let entries = std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path());
+    entries.map(|path| if path.is_dir() { count_files(&path) } else { 1 }).sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -192,7 +192,7 @@ impl ProgressBar {
         if !self.is_shown {
             return;
         }
-        let part = if total == 0 { 0 } else { (done.min(total) * WIDTH / total) as usize };
+        let part = (done.min(total) * WIDTH).checked_div(total).unwrap_or(0) as usize;
         let (full, empty) = ("=".repeat(part), " ".repeat(WIDTH as usize - part));
         // A terminal that is gone needs no bar.
         drop(write!(stderr(), "\r{} [{full}{empty}] {done}/{total} ", self.what));

@@ -42,7 +42,9 @@ impl Sent {
         length: Option<i64>,
         promised: Promised,
     ) -> S3Result<Self> {
-        let length = length.ok_or_else(|| {
+        // A body in chunks of its own may come without saying how long the chunks are together.
+        let decoded = || request.headers.get("x-amz-decoded-content-length")?.to_str().ok()?.parse().ok();
+        let length = length.or_else(decoded).ok_or_else(|| {
             s3_error!(MissingContentLength, "You must provide the Content-Length HTTP header.")
         })?;
         let length =

@@ -30,6 +30,18 @@ impl<S: ObjectStore> Service<S> {
         request: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         bucket_of(&request)?;
+        // Between the object and the end of its upload nobody may hang up.
+        let service = self.clone();
+        match tokio::spawn(async move { service.complete_whole(request).await }).await {
+            Ok(outcome) => outcome,
+            Err(error) => Err(s3_error!(InternalError, "The upload could not be completed: {error}.")),
+        }
+    }
+
+    async fn complete_whole(
+        &self,
+        request: S3Request<CompleteMultipartUploadInput>,
+    ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         let host =
             request.headers.get(http::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let location = format!("http://{host}/{}/{}", request.input.bucket, request.input.key);

@@ -337,7 +337,7 @@ fn lifecycle_record(rule: LifecycleRule, place: usize) -> S3Result<LifecycleReco
             (Some(days), None) => record.expire_days = Some(positive(days, "Expiration")?),
             (None, Some(date)) => {
                 let ms = milliseconds(&date);
-                if ms % DAY_MS != 0 {
+                if !ms.is_multiple_of(DAY_MS) {
                     return Err(s3_error!(InvalidArgument, "'Date' must be at midnight GMT"));
                 }
                 record.expire_date_ms = Some(ms);

@@ -101,7 +101,10 @@ impl<S: ObjectStore> Service<S> {
         let (mut uploads, mut prefixes): (Vec<MultipartUpload>, Vec<CommonPrefix>) = (Vec::new(), Vec::new());
         let mut next = (None, None);
         let mut is_truncated = false;
-        'pages: while limit > 0 {
+        'pages: loop {
+            if limit == 0 {
+                break;
+            }
             let query = ListQuery {
                 space: Space::Upload,
                 bucket: input.bucket.clone(),

@@ -162,7 +162,7 @@ impl Call {
     }
 
     pub fn signing_key(&self, time: &str) -> [u8; 32] {
-        let date = hmac(format!("AWS4{}", self.secret).as_bytes(), time[..8].as_bytes());
+        let date = hmac(format!("AWS4{}", self.secret).as_bytes(), &time.as_bytes()[..8]);
         let region = hmac(&date, self.region.as_bytes());
         hmac(&hmac(&region, b"s3"), b"aws4_request")
     }
@@ -209,7 +209,7 @@ impl Call {
 pub async fn exchange(address: SocketAddr, request: &[u8], is_head: bool) -> Answer {
     let mut stream = TcpStream::connect(address).await.unwrap();
     // A gateway may answer and close before it has read everything.
-    let _ = stream.write_all(request).await;
+    drop(stream.write_all(request).await);
     let mut bytes = Vec::new();
     let reading = async { while let Ok(1..) = stream.read_buf(&mut bytes).await {} };
     tokio::time::timeout(Duration::from_secs(60), reading).await.expect("an answer comes");

@@ -5,13 +5,13 @@ use s3s::crypto::{Checksum as _, Md5, Sha256};
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     let mut hasher = Sha256::new();
     hasher.update(bytes);
-    hasher.finalize().into()
+    hasher.finalize()
 }
 
 pub fn md5(bytes: &[u8]) -> [u8; 16] {
     let mut hasher = Md5::new();
     hasher.update(bytes);
-    hasher.finalize().into()
+    hasher.finalize()
 }
 
 pub fn hmac(key: &[u8], message: &[u8]) -> [u8; 32] {

@@ -3,7 +3,7 @@
 use s3s::crypto::{Checksum as _, Crc32, Crc32c, Crc64Nvme, Sha1, Sha256};
 use synod_core::objects::Space;
 
-use crate::support::client::{Answer, Call};
+use crate::support::client::{Answer, Call, exchange};
 use crate::support::digest::{base64, hex, hmac, md5, sha256};
 use crate::support::world::World;
 
@@ -188,6 +188,19 @@ async fn a_checksum_in_a_trailer_is_compared_kept_and_told() {
         assert!(world.get("/photos/whole").await.body == body);
         assert_eq!(world.call("DELETE", "/photos/whole").send().await.status, 204);
     }
+    // Without a length of what is sent, only with that of what is meant.
+    let mut call = world.call("PUT", "/photos/endless").header("x-amz-trailer", "x-amz-checksum-crc32");
+    call.payload = Some("STREAMING-UNSIGNED-PAYLOAD-TRAILER".to_owned());
+    let mut call = call.header("x-amz-decoded-content-length", "5");
+    call.sign();
+    let head =
+        String::from_utf8(call.bytes()).unwrap().replace("content-length: 0", "transfer-encoding: chunked");
+    let body = format!("5\r\nhello\r\n0\r\nx-amz-checksum-crc32:{}\r\n\r\n", sum("crc32", b"hello"));
+    let request = format!("{head}{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    let written = exchange(world.gateway.address(), request.as_bytes(), false).await;
+    assert_eq!(written.status, 200, "{}", written.text());
+    assert_eq!(world.get("/photos/endless").await.text(), "hello");
+    assert_eq!(world.call("DELETE", "/photos/endless").send().await.status, 204);
     let strange = world.call("PUT", "/photos/a").header("x-amz-trailer", "x-amz-meta-a");
     let strange = send_unsigned_chunks(strange, &[b"a"], "x-amz-meta-a:b\r\n").await;
     assert_eq!(strange.outcome(), (400, "InvalidRequest".to_owned()));

@@ -167,7 +167,7 @@ async fn a_client_that_sends_nothing_more_is_given_up() {
     let mut silent = TcpStream::connect(world.gateway.address()).await.unwrap();
     let mut nothing = Vec::new();
     // The connection is closed from the other side.
-    let _ = silent.read_to_end(&mut nothing).await;
+    drop(silent.read_to_end(&mut nothing).await);
     assert_eq!(world.listed("photos").await, Vec::<String>::new());
 }
 
@@ -205,7 +205,7 @@ async fn a_request_under_way_comes_to_its_end_before_the_gateway_stops() {
     }
     world.gateway.shutdown(Duration::ZERO).await;
     let mut nothing = Vec::new();
-    let _ = stream.read_to_end(&mut nothing).await;
+    drop(stream.read_to_end(&mut nothing).await);
 }
 
 #[tokio::test]

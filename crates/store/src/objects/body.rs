@@ -194,7 +194,7 @@ impl OpenPart {
         while let Some((node, seal)) = sealed.recv().await {
             match seal {
                 Ok(seal) if seal.bytes != self.bytes => {
-                    reasons.push(format!("{node} kept {} bytes", seal.bytes))
+                    reasons.push(format!("{node} kept {} bytes", seal.bytes));
                 }
                 Ok(seal) if good.first().is_some_and(|first| *first != seal) => {
                     reasons.push(format!("{node} kept other bytes"));

@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use synod_core::objects::{Condition, EntryAnswer, EntryName, EntryOperation};
+use synod_core::objects::{Condition, EntryAnswer, EntryName, EntryOperation, ObjectEvent};
+use tokio::sync::broadcast;
 
 use super::body::{self, PlaneWriter};
 use super::codec::CONTENT_BYTES_MAX;
@@ -24,6 +25,13 @@ pub struct Objects {
 impl Objects {
     pub(crate) fn new(plane: Arc<Plane>) -> Self {
         Self { plane, patience: PATIENCE }
+    }
+
+    /// What happens to the objects of this node from now on: slots that it serves or loses, what it learned, what was healed.
+    /// Whoever is too slow misses the oldest.
+    #[must_use]
+    pub fn events(&self) -> broadcast::Receiver<ObjectEvent> {
+        self.plane.events()
     }
 
     async fn perform(&self, name: &EntryName, operation: EntryOperation) -> Result<EntryAnswer, StoreError> {

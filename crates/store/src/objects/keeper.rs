@@ -286,7 +286,8 @@ impl Keeper {
         };
         drop(pieces);
         let kept = kept.await.map_err(|error| error.to_string())?;
-        outcome.and(kept.map_err(|error| error.to_string()))
+        outcome?;
+        kept.map_err(|error| error.to_string())
     }
 
     /// Removes what nobody needs any more, for ever.

@@ -67,6 +67,8 @@ pub(crate) struct Plane {
     lost: watch::Sender<Option<String>>,
 }
 
+/// Parts that cannot be read here, with their slots.
+pub(crate) type Suspects = mpsc::Receiver<(SlotId, PartRef)>;
 type Waiter = Box<dyn FnOnce(Result<EntryAnswer, EntryError>) + Send>;
 
 impl Plane {
@@ -74,9 +76,7 @@ impl Plane {
     ///
     /// # Errors
     /// An address cannot be used.
-    pub(crate) fn start(
-        parts: PlaneParts,
-    ) -> Result<(Arc<Self>, mpsc::Receiver<(SlotId, PartRef)>), PlaneStartError> {
+    pub(crate) fn start(parts: PlaneParts) -> Result<(Arc<Self>, Suspects), PlaneStartError> {
         let PlaneParts { own, bootstrap, registry, disks, clock, config } = parts;
         let cluster = bootstrap.cluster_id();
         let mut ways = Vec::new();
@@ -286,7 +286,7 @@ impl Plane {
                     if let Some(frame) = codec::write_message(message) {
                         self.links.send(&to, frame);
                     }
-                } else if let Some(answer) = self.from_memory(&message) {
+                } else if let Some(answer) = self.answer_at_once(&message) {
                     let now = self.clock.now();
                     outcomes.push_back(lock(&self.machine).handle_message(now, &self.own, answer));
                 } else {
@@ -385,7 +385,7 @@ impl Plane {
 
     /// Does what a peer, or the own machine, asks of the own replica.
     fn serve(self: &Arc<Self>, from: &NodeId, message: ObjectMessage) {
-        match self.from_memory(&message) {
+        match self.answer_at_once(&message) {
             Some(answer) => self.answer(from, answer),
             None => self.submit(from, message),
         }
@@ -404,6 +404,9 @@ impl Plane {
                         Ok(None) => {}
                         // Whoever asked asks again.
                         Err(DiskError::Busy) => {}
+                        Err(error @ DiskError::Refused { .. }) => {
+                            tracing::warn!(%from, %error, "a message asks for what no disk keeps");
+                        }
                         Err(error) => plane.lose(&error),
                     }
                 }),
@@ -420,7 +423,7 @@ impl Plane {
     }
 
     /// Questions that need no disk: fences and summaries are in memory.
-    fn from_memory(&self, message: &ObjectMessage) -> Option<ObjectMessage> {
+    fn answer_at_once(&self, message: &ObjectMessage) -> Option<ObjectMessage> {
         let fence = |slot| self.own_disk(slot).map(|disk| disk.fence(slot)).unwrap_or_default();
         let summary = |slot| self.own_disk(slot).map(|disk| disk.summary(slot)).unwrap_or_default();
         let Ok(answer) = match message {

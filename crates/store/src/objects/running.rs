@@ -6,9 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use synod_cluster::{Exposition, MonotonicClock};
 use synod_core::MemberId;
-use synod_core::objects::{ObjectConfig, ObjectEvent};
+use synod_core::objects::ObjectConfig;
 use synod_core::slots::{BootstrapNode, BootstrapState, SlotId};
-use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
 use super::disk::{Disk, DiskError, DiskOptions};
@@ -304,10 +303,6 @@ impl ObjectsView {
                 ),
             ],
         );
-    }
-
-    pub(crate) fn events(&self) -> broadcast::Receiver<ObjectEvent> {
-        self.objects.plane.events()
     }
 }
 

@@ -154,6 +154,8 @@ fn a_suspect_is_taken_over_by_force_and_after_fail_timeout_only() {
     assert_eq!((&line["old_status"], &line["old_incarnation"]), (&"suspect".into(), &life.into()), "{line}");
     assert!(line["last_heard_age_ms"].as_u64().is_some_and(|age| age >= 4_000), "{line}");
     assert!(line["unix_millis"].as_u64().is_some_and(|at| at > 1_600_000_000_000), "{line}");
+    let metrics = cluster.get(2, "/metrics").expect("metrics").body;
+    assert!(metrics.contains("synod_node_takeovers_total 1\n"), "{metrics}");
     drop(cluster);
     fs::remove_dir_all(&elsewhere).ok();
 }

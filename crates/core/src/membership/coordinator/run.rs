@@ -676,7 +676,7 @@ impl Run {
             self.quarantine.next_expiry(),
             self.window.closes_at(),
         ];
-        plain.into_iter().flatten().chain(observed).min().unwrap_or(self.rounds.next_at())
+        plain.into_iter().flatten().chain(observed).min().unwrap_or_else(|| self.rounds.next_at())
     }
 }
 
