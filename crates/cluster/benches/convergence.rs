@@ -10,6 +10,7 @@
 //! Then a node is dropped without a word; how long the others take to suspect it and to give it up is for information,
 //! because the timers of the failure detector decide it.
 
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -58,8 +59,10 @@ impl Load {
 
 async fn measure(load: &Load) -> Result<(), Failure> {
     let timers = if load.quickstart { "quickstart" } else { "production" };
-    println!("from the last start until all agree, timers of {timers}, goal {GOAL:?}");
-    println!("nodes  stage         p50 ms   p99 ms   goal/p50   rounds");
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "from the last start until all agree, timers of {timers}, goal {GOAL:?}")?;
+    writeln!(out, "nodes  stage         p50 ms   p99 ms   goal/p50   rounds")?;
+    drop(out);
     for nodes in SIZES {
         let mut stages = vec![Vec::new(); STAGES.len()];
         for _ in 0..load.rounds {
@@ -68,7 +71,7 @@ async fn measure(load: &Load) -> Result<(), Failure> {
             drop(cluster);
         }
         for (stage, took) in STAGES.into_iter().zip(stages) {
-            show(nodes, stage, took);
+            show(nodes, stage, took)?;
         }
         let (mut suspected, mut dead) = (Vec::new(), Vec::new());
         for _ in 0..load.kills {
@@ -87,8 +90,8 @@ async fn measure(load: &Load) -> Result<(), Failure> {
             all_views(&others, has(NodeStatus::is_final)).await?;
             dead.push(killed.elapsed());
         }
-        show(nodes, "suspected", suspected);
-        show(nodes, "given up", dead);
+        show(nodes, "suspected", suspected)?;
+        show(nodes, "given up", dead)?;
     }
     Ok(())
 }
@@ -193,12 +196,14 @@ async fn all_views(
     Ok(())
 }
 
-fn show(nodes: usize, stage: &str, mut took: Vec<Duration>) {
+fn show(nodes: usize, stage: &str, mut took: Vec<Duration>) -> Result<(), Failure> {
     took.sort_unstable();
-    let Some(last) = took.len().checked_sub(1) else { return };
+    let Some(last) = took.len().checked_sub(1) else { return Ok(()) };
     let at = |percent: usize| took[(percent * last).div_ceil(100)].as_secs_f64() * 1000.0;
     let ratio = GOAL.as_secs_f64() * 1000.0 / at(50);
-    println!("{nodes:5}  {stage:<10} {:9.2} {:8.2} {ratio:9.1}x {:8}", at(50), at(99), took.len());
+    let (p50, p99, rounds) = (at(50), at(99), took.len());
+    writeln!(std::io::stdout(), "{nodes:5}  {stage:<10} {p50:9.2} {p99:8.2} {ratio:9.1}x {rounds:8}")?;
+    Ok(())
 }
 
 /// A grain that is only there to be hosted.

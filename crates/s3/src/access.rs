@@ -133,7 +133,10 @@ impl<S: ObjectStore> S3Access for Service<S> {
                 }
             }
             (_, Some(name)) => {
-                let bucket = self.bucket_if_there(name).await?;
+                let bucket = match cx.s3_path() {
+                    S3Path::Object { .. } => self.bucket_if_there(name).await?,
+                    S3Path::Bucket { .. } | S3Path::Root => self.bucket_now(name).await?,
+                };
                 if !caller.may(need, name, bucket.as_deref()) {
                     return Err(s3_error!(AccessDenied, "The access key may not do that with this bucket."));
                 }

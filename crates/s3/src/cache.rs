@@ -37,6 +37,11 @@ impl<T> Cache<T> {
         }
     }
 
+    /// The leave to read, whatever is kept.
+    pub(crate) fn reading(&self) -> Reading {
+        Reading { forgotten: lock(&self.0).forgotten }
+    }
+
     /// Keeps what was read.
     pub(crate) fn keep(&self, name: &str, value: &Arc<T>, reading: Reading, now: Instant) {
         let mut kept = lock(&self.0);

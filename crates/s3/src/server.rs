@@ -244,7 +244,7 @@ impl<S: ObjectStore> Front<S> {
 
     async fn preflight(&self, headers: &HeaderMap, bucket: Option<&str>) -> Response<s3s::Body> {
         let rules = match bucket {
-            Some(bucket) => self.service.bucket_if_there(bucket).await,
+            Some(bucket) => self.service.bucket_now(bucket).await,
             None => Ok(None),
         };
         match rules {
@@ -293,6 +293,15 @@ fn refused_early(request: &Request<Incoming>) -> Option<S3Error> {
         return Some(s3_error!(
             InvalidRequest,
             "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
+        ));
+    }
+    let lasts = query.split('&').find_map(|pair| pair.strip_prefix("X-Amz-Expires="));
+    if lasts.is_some_and(|seconds| {
+        !seconds.parse().is_ok_and(|seconds| (1..=PRESIGNED_SECONDS_MAX).contains(&seconds))
+    }) {
+        return Some(s3_error!(
+            AuthorizationQueryParametersError,
+            "X-Amz-Expires must be 1 second to a week."
         ));
     }
     None
@@ -364,6 +373,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const CONNECTION_BUFFER_BYTES: usize = 128 * 1024;
 /// Largest headers of a request.
 const HEADER_BYTES_MAX: usize = 16 * 1024;
+/// How long a presigned request may last: a week.
+const PRESIGNED_SECONDS_MAX: u64 = 7 * 86_400;
 /// How much of a body is read that nobody asked for.
 const DRAIN_BYTES_MAX: usize = 1 << 20;
 /// How long that may take.

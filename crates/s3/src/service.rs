@@ -23,7 +23,7 @@ use synod_store::objects::contract::ObjectStore;
 use tokio::task::JoinSet;
 
 use crate::access::Caller;
-use crate::cache::Cache;
+use crate::cache::{Cache, Reading};
 use crate::errors::{record_error, store_error};
 use crate::keys;
 use crate::records::{AccessRecord, BucketRecord, Record as _};
@@ -74,13 +74,26 @@ impl<S: ObjectStore> Service<S> {
         Ok(access)
     }
 
-    /// A bucket, if it is there.
+    /// A bucket, if it is there, or was a moment ago.
     pub(crate) async fn bucket_if_there(&self, name: &str) -> S3Result<Option<Arc<Bucket>>> {
+        match self.0.buckets.get(name, Instant::now()) {
+            Ok(bucket) => Ok(Some(bucket)),
+            Err(reading) => self.read_bucket(name, reading).await,
+        }
+    }
+
+    /// A bucket, if it is there now: for whoever asks about the bucket itself, and may have changed it through another node.
+    pub(crate) async fn bucket_now(&self, name: &str) -> S3Result<Option<Arc<Bucket>>> {
+        let reading = self.0.buckets.reading();
+        let bucket = self.read_bucket(name, reading).await?;
+        if bucket.is_none() {
+            self.0.buckets.forget(name);
+        }
+        Ok(bucket)
+    }
+
+    async fn read_bucket(&self, name: &str, reading: Reading) -> S3Result<Option<Arc<Bucket>>> {
         let Ok(entry_name) = bucket_name(name) else { return Ok(None) };
-        let reading = match self.0.buckets.get(name, Instant::now()) {
-            Ok(bucket) => return Ok(Some(bucket)),
-            Err(reading) => reading,
-        };
         let Some(entry) = self.store().read(&entry_name).await.map_err(store_error)? else { return Ok(None) };
         let record = BucketRecord::from_bytes(entry.content.meta).map_err(record_error)?;
         let bucket = Arc::new(Bucket { record });

@@ -100,7 +100,7 @@ async fn put(
     let name = object(key);
     let mut writer = store.body_writer(&name);
     let size = bytes.len() as u64;
-    let etag = Arc::from(format!("{:x}", size));
+    let etag = Arc::from(format!("{size:x}"));
     writer.write(bytes).await?;
     let body = writer.finish().await?;
     store.write(&name, condition, etag, Content { size, body, ..Content::default() }).await

@@ -75,9 +75,12 @@ async fn show(args: &Args, cluster: &mut QuickstartBootstrap) -> ExitCode {
     let tour = tokio::select! {
         tour = async {
             let mut tour = cluster.tour(&mut tell).await;
-            let objects = objects::tour(&mut tell).await;
-            tour.elapsed += objects.elapsed;
-            tour.steps.extend(objects.steps);
+            // Who cannot have sockets cannot have objects either.
+            if tour.passed() {
+                let objects = objects::tour(&mut tell).await;
+                tour.elapsed += objects.elapsed;
+                tour.steps.extend(objects.steps);
+            }
             tour
         } => tour,
         interrupted = interruption() => {

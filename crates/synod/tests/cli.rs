@@ -135,8 +135,8 @@ fn the_quickstart_shows_a_cluster_and_every_step_passes() {
     let names: Vec<_> = steps.iter().filter_map(|step| step["step"].as_str()).collect();
     let story = [
         "start", "start", "form", "members", "members", "actor", "actor", "activate", "call", "call",
-        "gossip", "api", "publish", "kill", "detect", "recover", "return", "leave", "move", "return", "stop",
-        "stop",
+        "gossip", "api", "publish", "kill", "detect", "recover", "return", "leave", "move", "return",
+        "objects", "put", "get", "once", "failover", "stop", "stop",
     ];
     assert_eq!(names, story);
     let members = steps.iter().find(|step| step["step"] == "members").expect("a step");

@@ -43,10 +43,12 @@ def put_upon(service: Service) -> None:
     expect(body_of(service.writer, bucket, "key"), b"four", "after a put upon a tag without quotes")
 
 
-@check("a put if there is none of a certain tag is not supported")
+@check("a put if there is none of a certain tag happens unless there is that one")
 def put_unless(service: Service) -> None:
     bucket, put = service.bucket("put-unless"), service.writer.put_object
-    refused("NotImplemented", 501, "a tag", put, Bucket=bucket, Key="k", Body=b"", IfNoneMatch=etag(b"other"))
+    put(Bucket=bucket, Key="k", Body=b"one", IfNoneMatch=etag(b"other"))
+    refused("PreconditionFailed", 412, "that tag", put, Bucket=bucket, Key="k", Body=b"two", IfNoneMatch=etag(b"one"))
+    expect(body_of(service.reader, bucket, "k"), b"one", "after what was refused")
 
 
 @check("an upload is completed upon its condition, and can be after a refusal")

@@ -1,6 +1,8 @@
 //! Uploads in several parts.
 
 use synod_core::objects::Space;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use super::checksums::{ALGORITHMS, raw_sum, sum};
 use crate::support::client::Answer;
@@ -351,4 +353,28 @@ async fn a_part_is_copied_from_an_object() {
     assert_eq!(upload.complete(&parts).await.status, 200);
     let expected = [&source[7..PART + 7], b"tiny"].concat();
     assert!(world.get("/photos/a").await.body == expected);
+}
+
+#[tokio::test]
+async fn a_part_that_comes_too_late_is_not_left_behind() {
+    let world = World::start().await;
+    let upload = Upload::begin(&world, "a", &[]).await;
+    let mut call = upload.part_call(1).body(bytes(1000, 1));
+    call.sign();
+    let request = call.bytes();
+    let (begin, end) = request.split_at(request.len() - 500);
+    let mut stream = TcpStream::connect(world.gateway.address()).await.unwrap();
+    stream.write_all(begin).await.unwrap();
+    // The gateway has looked whether the upload is there, and waits for the rest of the part.
+    while world.gateway.counters().bytes_in < 500 {
+        tokio::task::yield_now().await;
+    }
+    let abort = world.call("DELETE", "/photos/a").query("uploadId", &upload.id).send().await;
+    assert_eq!(abort.status, 204);
+    stream.write_all(end).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("NoSuchUpload"), "{answer}");
+    assert_eq!((world.store.count(Space::UploadPart), world.store.count(Space::Upload)), (0, 0));
 }

@@ -144,7 +144,7 @@ impl World {
     pub(super) fn take_list(&mut self, node: usize, client: usize, slot: SlotId, began: Duration) {
         let epoch = self.nodes[node].process.as_ref().and_then(|process| process.machine.serves(slot));
         match epoch {
-            Some(epoch) => self.enqueue(node, DiskOp::Page { client, slot, epoch, began }),
+            Some(epoch) => self.look(node, DiskOp::Page { client, slot, epoch, began }),
             None => self.next_turn(client),
         }
     }

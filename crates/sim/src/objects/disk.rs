@@ -18,7 +18,8 @@ pub(super) struct Disk {
     pub(super) missing: BTreeMap<Vec<u8>, Duration>,
 }
 
-/// What the queue of a disk holds, in order.
+/// What is asked of a disk. Messages are taken in order and written together; the others look past the queue at what is
+/// durable.
 #[derive(Clone, Debug)]
 pub(super) enum DiskOp {
     /// Of a coordinator, this node's own or another's.

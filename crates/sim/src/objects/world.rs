@@ -77,6 +77,7 @@ pub(super) enum Happening {
     Deposed { node: usize, slot: SlotId, epoch: SlotEpoch },
     Wake { node: usize, life: u64 },
     Written { node: usize, life: u64 },
+    Look { node: usize, life: u64, op: DiskOp },
     Thaw { node: usize, life: u64 },
     Start { node: usize },
     Oracle,
@@ -98,6 +99,7 @@ impl Happening {
             | Self::Deposed { node, .. }
             | Self::Wake { node, .. }
             | Self::Written { node, .. }
+            | Self::Look { node, .. }
             | Self::Arrive { node, .. }
             | Self::List { node, .. } => Some(*node),
             _ => None,
@@ -314,6 +316,12 @@ impl World {
             }
             Happening::Wake { node, life } => self.wake(node, life),
             Happening::Written { node, life } => self.written(node, life),
+            Happening::Look { node, life, op } => {
+                if self.nodes[node].life == life && self.nodes[node].process.is_some() {
+                    let answer = self.commit(node, &op);
+                    self.told(node, op, answer);
+                }
+            }
             Happening::Thaw { node, life } => self.thaw(node, life),
             Happening::Start { node } => self.start(node),
             Happening::Oracle => self.hold_election(),
@@ -347,10 +355,10 @@ impl World {
         let ObjectOutcome { load, load_ranks, send, answers, events, next_timeout } = outcome;
         self.note_wake(node, next_timeout);
         for name in load {
-            self.enqueue(node, DiskOp::Load(name));
+            self.look(node, DiskOp::Load(name));
         }
         for query in load_ranks {
-            self.enqueue(node, DiskOp::Ranks(query));
+            self.look(node, DiskOp::Ranks(query));
         }
         for (to, message) in send {
             self.note_sent(&message);
@@ -445,6 +453,14 @@ impl World {
             self.tell(node, from, Some(answer));
         }
         self.write_on(node);
+    }
+
+    /// Looks at what is durable, some time from now.
+    pub(super) fn look(&mut self, node: usize, op: DiskOp) {
+        let life = self.nodes[node].life;
+        let most = if self.rng.u32(..8) == 0 { 50_000 } else { 2000 };
+        let delay = Duration::from_micros(self.rng.u64(20..most));
+        self.schedule(delay, Happening::Look { node, life, op });
     }
 
     /// Gives the disk the next transaction: all that is in the queue.

@@ -272,11 +272,13 @@ impl Plane {
     /// Tells the machine everything that the registry knows now.
     fn catch_up(self: &Arc<Self>) {
         for record in self.registry.slots() {
-            let (slot, epoch) = (record.slot, record.epoch);
-            if record.primary == self.own {
-                self.handle(|machine, now| machine.handle_elected(now, slot, epoch));
-            } else {
-                self.handle(|machine, now| machine.handle_deposed(now, slot, epoch));
+            let slot = record.slot;
+            // Not whether the record names this node: it may be that of an earlier life, whose tags are used. Who began again in
+            // its epoch would have writes stored and confirmed that count less than what is there.
+            let reign = self.registry.slot(slot).and_then(|view| view.local?.reign);
+            match reign {
+                Some((epoch, _)) => self.handle(|machine, now| machine.handle_elected(now, slot, epoch)),
+                None => self.handle(|machine, now| machine.handle_deposed(now, slot, record.epoch)),
             }
         }
     }

@@ -110,9 +110,9 @@ impl ClientStreamingService<wire::PartChunk> for WritePart {
         Box::pin(async move {
             let plane = service.plane()?;
             let mut chunks = request.into_inner();
-            let header = match chunks.message().await?.and_then(|chunk| chunk.body) {
-                Some(wire::part_chunk::Body::Header(header)) => header,
-                _ => return Err(Status::invalid_argument("a part begins with its header")),
+            let first = chunks.message().await?.and_then(|chunk| chunk.body);
+            let Some(wire::part_chunk::Body::Header(header)) = first else {
+                return Err(Status::invalid_argument("a part begins with its header"));
             };
             check_cluster(plane.cluster(), &header.cluster).map_err(status)?;
             let id = read_part_id(&header.id).map_err(status)?;

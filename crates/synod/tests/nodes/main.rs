@@ -10,6 +10,7 @@
 mod cluster;
 #[path = "../harness/http.rs"]
 mod http;
+#[allow(dead_code, reason = "another test uses the rest")]
 #[path = "../harness/network.rs"]
 mod network;
 

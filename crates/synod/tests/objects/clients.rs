@@ -1,4 +1,6 @@
-//! Clients that write, read and delete a few objects all the time, each through one node until it fails them.
+//! Clients that write, read and delete a few objects all the time, each through one node until it fails them; and readers
+//! that are loyal to a node whatever happens to it, for only who asks a node that has been deposed can catch it at telling
+//! what was.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -56,15 +58,27 @@ impl Clients {
                 }
             })
         });
-        let tasks = tasks.collect();
+        let readers = ALL.iter().map(|index| {
+            let (node, history, is_over) = (store.s3(*index), history.clone(), Arc::clone(&is_over));
+            store.runtime().spawn(async move {
+                for key in KEYS.iter().cycle() {
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    history.record(*index, key, Ask::Read, LOYAL_PATIENCE, read(&node, key)).await;
+                    tokio::time::sleep(LOYAL_PAUSE).await;
+                }
+            })
+        });
+        let tasks = tasks.chain(readers).collect();
         Self { history, is_over, tasks }
     }
 
-    /// Waits until so many more requests were answered, or panics.
-    pub(crate) fn until_more(&self, count: usize) {
-        let goal = self.history.answered() + count;
+    /// Waits until so many more writes were confirmed.
+    pub(crate) fn until_written(&self, count: usize) {
+        let goal = self.history.written() + count;
         let deadline = Instant::now() + Duration::from_secs(60);
-        while self.history.answered() < goal {
+        while self.history.written() < goal {
             assert!(Instant::now() < deadline, "clients are not answered");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -80,7 +94,8 @@ impl Clients {
             for index in ALL {
                 let node = store.s3(*index);
                 for key in KEYS {
-                    let (said, _) = self.history.record(key, Ask::Read, read(&node, key)).await;
+                    let (said, _) =
+                        self.history.record(*index, key, Ask::Read, PATIENCE, read(&node, key)).await;
                     assert_ne!(said, Said::Unknown, "everything can be read at the end");
                 }
             }
@@ -120,10 +135,14 @@ impl Client {
             _ => Vec::new(),
         };
         let (said, etag) = match ask {
-            Ask::Read => self.history.record(key, ask, read(&node, key)).await,
-            Ask::Delete => self.history.record(key, ask, node.delete(BUCKET, key, &[])).await,
+            Ask::Read => self.history.record(self.node, key, ask, PATIENCE, read(&node, key)).await,
+            Ask::Delete => {
+                self.history.record(self.node, key, ask, PATIENCE, node.delete(BUCKET, key, &[])).await
+            }
             Ask::Put(value) | Ask::Create(value) | Ask::Swap { value, .. } => {
-                self.history.record(key, ask, node.put(BUCKET, key, body(value), &headers)).await
+                self.history
+                    .record(self.node, key, ask, PATIENCE, node.put(BUCKET, key, body(value), &headers))
+                    .await
             }
         };
         match (ask, said, etag) {
@@ -141,12 +160,14 @@ impl History {
     /// Notes what came of a request, unless it was certainly never sent.
     async fn record(
         &self,
+        node: usize,
         key: &str,
         ask: Ask,
+        patience: Duration,
         answer: impl Future<Output = Result<Reply, ClientError>>,
     ) -> (Said, Option<String>) {
         let began = self.start.elapsed();
-        let answer = tokio::time::timeout(PATIENCE, answer).await;
+        let answer = tokio::time::timeout(patience, answer).await;
         let ended = self.start.elapsed();
         let said = match &answer {
             Ok(Ok(reply)) => understand(ask, reply),
@@ -159,14 +180,18 @@ impl History {
             seen.absurd.push(format!("{ask:?} of {key}: {absurd}"));
             Said::Unknown
         });
-        seen.requests.entry(key.to_owned()).or_default().push(Request { ask, said, began, ended });
+        if (ask, said) == (Ask::Read, Said::Unknown) {
+            // Nothing follows from it.
+            return (said, None);
+        }
+        seen.requests.entry(key.to_owned()).or_default().push(Request { ask, said, began, ended, node });
         let reply = answer.ok().and_then(Result::ok);
         (said, reply.and_then(|reply| reply.etag().map(str::to_owned)))
     }
 
-    fn answered(&self) -> usize {
+    fn written(&self) -> usize {
         let seen = self.lock();
-        seen.requests.values().flatten().filter(|request| request.said != Said::Unknown).count()
+        seen.requests.values().flatten().filter(|request| request.said == Said::Done).count()
     }
 
     fn check(&self) {
@@ -236,3 +261,6 @@ const KEYS: [&str; 4] = ["a", "b", "c/d", "c/e"];
 const PAUSE: Duration = Duration::from_millis(3);
 /// Shorter than an election, so that clients do not only wait.
 const PATIENCE: Duration = Duration::from_secs(4);
+const LOYAL_PAUSE: Duration = Duration::from_millis(15);
+/// Short, so that a node that wakes up has a request in its hands that began when it was no longer in office.
+const LOYAL_PATIENCE: Duration = Duration::from_millis(600);

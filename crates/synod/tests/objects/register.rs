@@ -48,6 +48,8 @@ pub(crate) struct Request {
     pub(crate) said: Said,
     pub(crate) began: Duration,
     pub(crate) ended: Duration,
+    /// Which node was asked, for those who read what went wrong.
+    pub(crate) node: usize,
 }
 
 /// What is there.
@@ -203,12 +205,22 @@ impl Search {
             self.answered.len(),
             Shown(point.place.value)
         );
-        for index in self.waiting(point).0 {
-            text += &format!("\n  {:?}", self.answered[index]);
+        let waiting = self.waiting(point).0;
+        for index in &waiting {
+            text += &format!("\n  {:?}", self.answered[*index]);
         }
         for (requests, used) in self.lost.iter().zip(&point.used) {
             text +=
                 &format!("\n  without an answer, {used} of {} used: {:?}", requests.len(), requests[0].ask);
+        }
+        // What led there, as far as memory goes.
+        let now = waiting.iter().map(|index| self.answered[*index].ended).min().unwrap_or_default();
+        let all = self.answered.iter().chain(self.lost.iter().flatten());
+        let mut recent: Vec<&Request> =
+            all.filter(|request| request.began <= now && request.ended + SHOWN >= now).collect();
+        recent.sort_by_key(|request| request.began);
+        for Request { ask, said, began, ended, node } in recent {
+            text += &format!("\n  {began:>12.3?} to {ended:>12.3?}, node {node}: {ask:?}, {said:?}");
         }
         text
     }
@@ -256,6 +268,8 @@ impl fmt::Display for Shown {
 
 /// Stands for all values that nobody ever saw.
 const UNSEEN: u64 = u64::MAX;
+/// How much of what was before is shown with an error.
+const SHOWN: Duration = Duration::from_secs(5);
 /// Far more than a history takes whose clients are few.
 const POINTS_MAX: usize = 5_000_000;
 
@@ -264,7 +278,8 @@ mod tests {
 
     /// Requests one after the other, unless told otherwise.
     fn request(ask: Ask, said: Said, time: std::ops::Range<u64>) -> Request {
-        Request { ask, said, began: Duration::from_secs(time.start), ended: Duration::from_secs(time.end) }
+        let [began, ended] = [time.start, time.end].map(Duration::from_secs);
+        Request { ask, said, began, ended, node: 0 }
     }
 
     fn is_legal(requests: &[Request]) -> bool {
