@@ -243,6 +243,12 @@ impl ObjectCoordinator {
             out.outcome.load.push(name.clone());
             return;
         }
+        // A write that was given up is still on its way to the own disk. Whoever were told what was there before could be
+        // contradicted by a listing, which sees it when it comes.
+        if reign.unsettled.get(name).copied() > head.as_ref().map(EntryHead::rank) {
+            self.alarms.set(&Alarm::Load(name.clone()), now + self.config.resend_interval / 4);
+            return;
+        }
         let waiters = core::mem::take(waiters);
         key.state = KeyState::Idle;
         let mut is_settled = reign.is_clean;
@@ -277,6 +283,20 @@ impl ObjectCoordinator {
                 self.store(slot, name, storing, now, out);
             }
             head => self.resolve(slot, name, head.as_ref(), waiters, now, out),
+        }
+    }
+
+    /// Asks the own disk once more for what it did not have yet.
+    pub(super) fn load_again(&mut self, name: &EntryName, now: TimerInstant, out: &mut Out) {
+        let slot = self.slot_of(name);
+        let Some(key) = self.reigns.get_mut(&slot).and_then(|reign| reign.keys.get_mut(name)) else { return };
+        let KeyState::Loading(waiters) = &key.state else { return };
+        if waiters.is_empty() {
+            key.state = KeyState::Idle;
+            return self.advance(slot, name, now, out);
+        }
+        if self.loads.insert(name.clone(), false).is_none() {
+            out.outcome.load.push(name.clone());
         }
     }
 

@@ -89,6 +89,8 @@ struct Cluster {
     events: Vec<(NodeId, ObjectEvent)>,
     next_timeout: BTreeMap<NodeId, TimerInstant>,
     requests: u64,
+    /// While there is something here, a node's messages to its own disk wait in it.
+    held: Option<Vec<(NodeId, ObjectMessage)>>,
     /// Every message, in order.
     sent: Vec<(NodeId, NodeId, ObjectMessage)>,
 }
@@ -149,6 +151,7 @@ impl Cluster {
             events: Vec::new(),
             next_timeout: BTreeMap::new(),
             requests: 0,
+            held: None,
             sent: Vec::new(),
         };
         for name in &NAMES[..count] {
@@ -193,6 +196,12 @@ impl Cluster {
             for (to, message) in outcome.send {
                 self.sent.push((node.clone(), to.clone(), message.clone()));
                 if self.down.contains(&to) || self.down.contains(&node) {
+                    continue;
+                }
+                if to == node
+                    && let Some(held) = &mut self.held
+                {
+                    held.push((node.clone(), message));
                     continue;
                 }
                 let (_, disk) = self.nodes.get_mut(&to).expect("a node");
@@ -364,6 +373,29 @@ fn without_a_majority_nothing_is_shown_and_a_write_has_no_known_end() {
     // Settled, it is shown without.
     assert_eq!(cluster.read("a", "k"), Ok(Some("1".to_string())));
     assert_eq!(cluster.counters("a").renewals, 3);
+}
+
+#[test]
+fn a_write_that_was_given_up_is_waited_for_until_the_own_disk_has_it() {
+    let mut cluster = Cluster::new(3);
+    cluster.elect("a", slot_of("k"), 1);
+    // Neither its own disk nor another one takes it in time.
+    cluster.held = Some(Vec::new());
+    cluster.down.extend([id("b"), id("c")]);
+    assert_eq!(cluster.done("a", "k", put("1")), Err(EntryError::Indeterminate));
+    cluster.down.clear();
+    // The disk shows nothing, and yet it would be wrong to say so: the write may come to light at any time.
+    let conditional = cluster.ask("a", "k", write("2", Condition::Absent));
+    cluster.pass(500);
+    assert!(!cluster.answers.contains_key(&conditional));
+    for (node, message) in cluster.held.take().expect("messages") {
+        let outcome = ObjectOutcome { send: vec![(node.clone(), message)], ..ObjectOutcome::default() };
+        cluster.perform(&node, outcome);
+    }
+    cluster.call("a", ObjectCoordinator::handle_timeout);
+    cluster.pass(500);
+    let refused = cluster.answers.remove(&conditional);
+    assert!(matches!(refused, Some(Ok(EntryAnswer::Refused(Some(head)))) if head.tag == tag(1, 1)));
 }
 
 #[test]
