@@ -210,7 +210,6 @@ impl ObjectCoordinator {
             self.alarms.clear(&alarm);
         }
         for name in reign.keys.into_keys() {
-            self.alarms.clear(&Alarm::Load(name.clone()));
             self.alarms.clear(&Alarm::Store(name));
         }
         self.unsettled_count -= reign.unsettled.len();
