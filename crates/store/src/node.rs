@@ -237,6 +237,11 @@ impl Node {
     /// Hands the slots over, says goodbye and stops. True when all slots were taken over by others within `patience`.
     pub async fn shutdown(mut self, patience: Duration) -> bool {
         let is_drained = self.registry.leave(patience).await;
+        if self.hints.is_some() {
+            // Whoever still takes this node for a primary is told otherwise, instead of finding a closed door and not knowing
+            // whether its write took effect.
+            tokio::time::sleep(FAREWELL).await;
+        }
         for task in self.tasks.drain(..) {
             task.abort();
             drop(task.await);
@@ -529,5 +534,7 @@ pub(crate) fn registry_dir(node: &BootstrapNode) -> Option<PathBuf> {
 const FORM_ALONE_STEP: Duration = Duration::from_millis(400);
 /// How often nodes that are away are looked for.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(2);
+/// How long a node that serves nothing any more still answers.
+const FAREWELL: Duration = Duration::from_millis(500);
 /// How long gossip may take to say goodbye.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -94,7 +94,8 @@ impl GatewayApi {
         let place = node.place();
         let store = Archived::new(node.objects().clone(), archive);
         let mut domains = vec!["localhost".to_owned()];
-        if place.advertise_host.parse::<std::net::IpAddr>().is_err() && place.advertise_host != "localhost" {
+        let is_address = place.advertise_host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+        if !is_address && place.advertise_host != "localhost" {
             domains.push(place.advertise_host.clone());
         }
         let config =

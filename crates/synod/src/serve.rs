@@ -123,6 +123,7 @@ fn run(node: NodeId, origin: Origin, common: CommonArgs, credentials: Option<Pat
     };
     log_to_stderr();
     with_runtime(async move {
+        let mut stop = Stop::listen();
         let node = match Node::start(options).await {
             Ok(node) => node,
             Err(error @ NodeError::Admission(_)) => return refuse(&error.to_string()),
@@ -154,7 +155,7 @@ fn run(node: NodeId, origin: Origin, common: CommonArgs, credentials: Option<Pat
                 eprintln!("{RED}error:{RED:#} {}", describe(&end));
                 ExitCode::FAILURE
             }
-            () = told_to_stop() => {
+            () = stop.told() => {
                 eprintln!("leaving: the slots are handed over");
                 gateway.stop(Duration::from_secs(leave_patience)).await;
                 // What it leaves behind is found by whoever takes the slots over.
@@ -221,21 +222,31 @@ fn refuse(error: &str) -> ExitCode {
     ExitCode::from(USAGE_ERROR)
 }
 
-/// Waits for Ctrl-C, or for SIGTERM.
-async fn told_to_stop() {
-    use tokio::signal::unix::{SignalKind, signal};
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminate) => {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = tokio::signal::ctrl_c() => {}
+/// Ctrl-C and SIGTERM, heard from the moment this is made: whoever is told to stop while it starts stops when it has started.
+struct Stop(Vec<tokio::signal::unix::Signal>);
+
+impl Stop {
+    fn listen() -> Self {
+        use tokio::signal::unix::{SignalKind, signal};
+        let signals = [SignalKind::terminate(), SignalKind::interrupt()].into_iter().filter_map(|kind| {
+            let heard = signal(kind);
+            if let Err(error) = &heard {
+                eprintln!("{RED}error:{RED:#} a signal cannot be heard: {error}");
             }
-        }
-        Err(error) => {
-            eprintln!("{RED}error:{RED:#} SIGTERM cannot be heard: {error}");
-            // Without a way to be stopped gently there is still the other one.
-            std::future::pending::<()>().await;
-        }
+            heard.ok()
+        });
+        Self(signals.collect())
+    }
+
+    /// Waits until one of them has come.
+    async fn told(&mut self) {
+        std::future::poll_fn(|context| {
+            match self.0.iter_mut().any(|signal| signal.poll_recv(context).is_ready()) {
+                true => std::task::Poll::Ready(()),
+                false => std::task::Poll::Pending,
+            }
+        })
+        .await;
     }
 }
 

@@ -17,7 +17,7 @@
 //! epoch, or the slot is *clean*, which means that every replica had the same entries after it had fenced this epoch. Anything
 //! else on the own disk may be on a minority only: it is stored again, *renewed*, before anybody sees it or a condition is
 //! compared with it. A write whose request ran out of time leaves a mark on its key, up to its rank, until something of that
-//! rank or above is settled. A read is answered with what the own disk had after the read came, and when a majority has said,
+//! rank or above is settled; until the own disk has it nothing else is done with that key. A read is answered with what the own disk had after the read came, and when a majority has said,
 //! to a question that was asked after the read came, that it has fenced nothing later.
 
 mod comparing;
@@ -114,7 +114,8 @@ impl ObjectCoordinator {
     ) -> (Self, ObjectOutcome) {
         assert!(bootstrap.node(&own).is_some(), "{own} is not part of its cluster");
         assert_eq!(config.validate(), Ok(()), "sound settings");
-        let first = config.instance + 1;
+        // Half of the numbers are room enough, whatever the first one is.
+        let first = (config.instance & (u64::MAX >> 1)) + 1;
         let mut machine = Self {
             own,
             bootstrap,

@@ -78,6 +78,13 @@ impl ObjectCoordinator {
         self.comparisons.values().any(is_such) || self.comparisons_waiting.iter().any(is_such)
     }
 
+    /// Whether the own disk was told to adopt something for a recovery, and has not confirmed it.
+    pub(super) fn is_adopting(&self, slot: SlotId) -> bool {
+        self.comparisons.values().any(|one| {
+            one.slot == slot && one.purpose == Purpose::Recover && matches!(one.state, State::Adopting { .. })
+        })
+    }
+
     pub(super) fn drop_comparisons(&mut self, slot: SlotId, purpose: Purpose) {
         let is_such = |one: &Comparison| one.slot == slot && one.purpose == purpose;
         self.comparisons_waiting.retain(|one| !is_such(one));
@@ -236,7 +243,12 @@ impl ObjectCoordinator {
         };
         if let State::Adopting { then, .. } = &mut comparison.state {
             let then = then.take();
+            let is_recovering = comparison.purpose == Purpose::Recover;
             self.walk_on(round, then, now, out);
+            if is_recovering {
+                // Others may be majority enough, and waited for this only.
+                self.recover_on(slot, now, out);
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use core::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectConfig {
     /// Tells this life of the node from every other one: questions are numbered from here, so that an answer to an earlier
-    /// life is not taken for one to this. A driver gives a random number. Below 2^63. Default 0.
+    /// life is not taken for one to this. A driver gives a random number, or one that rises. Default 0.
     pub instance: u64,
     /// How long a replica is given to answer before it is asked again. Longer than a round trip with a disk write. 10 ms to
     /// 1 min. Default 200 ms.
@@ -69,9 +69,6 @@ impl ObjectConfig {
                 return Err(ObjectConfigError::Count { field, value, max });
             }
         }
-        if self.instance >= 1 << 63 {
-            return Err(ObjectConfigError::Instance { value: self.instance });
-        }
         Ok(())
     }
 }
@@ -101,11 +98,5 @@ pub enum ObjectConfigError {
         value: usize,
         /// The most.
         max: usize,
-    },
-    /// The number of this life.
-    #[error("instance is {value}; it must be below 2^63")]
-    Instance {
-        /// Its value.
-        value: u64,
     },
 }

@@ -146,7 +146,7 @@ impl ObjectCoordinator {
     }
 
     /// Goes on as far as the fences and comparisons so far allow.
-    fn recover_on(&mut self, slot: SlotId, now: TimerInstant, out: &mut Out) {
+    pub(super) fn recover_on(&mut self, slot: SlotId, now: TimerInstant, out: &mut Out) {
         let (majority, count) = (self.bootstrap.majority(), self.bootstrap.replica_count());
         let Some(reign) = self.reigns.get_mut(&slot) else { return };
         let Some(summary) = reign.granted.get(&self.own).copied() else { return };
@@ -157,6 +157,10 @@ impl ObjectCoordinator {
             return;
         }
         if reign.taken_over(&self.own) >= majority {
+            // Nothing but its own writes may change what is on the own disk while it serves.
+            if self.is_adopting(slot) {
+                return;
+            }
             return self.serve(slot, now, out);
         }
         reign.phase = Phase::Recovering;

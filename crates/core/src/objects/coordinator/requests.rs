@@ -2,7 +2,7 @@
 //!
 //! A key is idle, or its head is being read from the own disk, or a head is on its way to the replicas. Whoever wants to see
 //! the key, or to compare it with a condition, gets a head that is settled; where the disk has one that is not, it is renewed
-//! first. What is on its way when nobody waits for it any more is given up, and the key is marked.
+//! first. What is on its way when nobody waits for it any more is given up when it is on the own disk, and the key is marked.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
@@ -418,9 +418,27 @@ impl ObjectCoordinator {
             }
             if storing.is_own && storing.complete.len() >= storing.quorum {
                 self.settled(slot, name, now, out);
+            } else {
+                self.give_up_unwanted(slot, name, now, out);
             }
         }
         self.repaired(name, out);
+    }
+
+    /// Sends a head no longer that nobody waits for, once the own disk has it: it may come to light from there at any time, and
+    /// whoever were told before what it replaces would be contradicted by a listing.
+    fn give_up_unwanted(&mut self, slot: SlotId, name: &EntryName, now: TimerInstant, out: &mut Out) {
+        let Some(key) = self.reigns.get_mut(&slot).and_then(|reign| reign.keys.get_mut(name)) else { return };
+        if let KeyState::Storing(storing) = &key.state
+            && storing.is_own
+            && storing.write.is_none()
+            && storing.waiters.is_empty()
+        {
+            key.state = KeyState::Idle;
+            self.alarms.clear(&Alarm::Store(name.clone()));
+            // Whoever waits behind it has a time of its own.
+            self.advance(slot, name, now, out);
+        }
     }
 
     /// What was on its way has come to a majority.
@@ -477,13 +495,8 @@ impl ObjectCoordinator {
             KeyState::Loading(waiters) => waiters.retain(|(waiter, _)| is_other(waiter)),
             KeyState::Storing(storing) => {
                 storing.waiters.retain(|(waiter, _)| is_other(waiter));
-                let is_wanted = storing.write.is_some_and(|write| write != id) || !storing.waiters.is_empty();
-                if !is_wanted {
-                    key.state = KeyState::Idle;
-                    self.alarms.clear(&Alarm::Store(name.clone()));
-                    // Whoever waits behind it has a time of its own.
-                    self.advance(slot, name, now, out);
-                }
+                storing.write.take_if(|write| *write == id);
+                self.give_up_unwanted(slot, name, now, out);
             }
         }
     }

@@ -1,7 +1,6 @@
 //! A disk as its owner sees it: what was acknowledged is there again, whatever happened in between.
 
 mod damage;
-mod figures;
 mod listings;
 mod parts;
 mod samples;
