@@ -125,9 +125,13 @@ impl Worker {
     async fn follow_writes(self: Arc<Self>, mut fresh: tokio::sync::broadcast::Receiver<EntryName>) {
         loop {
             match fresh.recv().await {
-                Ok(name) if self.queue.offer(name) => {}
+                Ok(name) => {
+                    if !self.queue.offer(name) {
+                        self.queue.walk(self.objects.slots_served());
+                    }
+                }
                 // What was missed is found.
-                Ok(_) | Err(RecvError::Lagged(_)) => self.queue.walk(self.objects.slots_served()),
+                Err(RecvError::Lagged(_)) => self.queue.walk(self.objects.slots_served()),
                 Err(RecvError::Closed) => return,
             }
         }

@@ -90,7 +90,11 @@ impl GatewayApi {
     ///
     /// # Errors
     /// It cannot listen.
-    pub(crate) async fn start(&self, node: &Node, archive: Option<Archive>) -> Result<SocketAddr, GatewayError> {
+    pub(crate) async fn start(
+        &self,
+        node: &Node,
+        archive: Option<Archive>,
+    ) -> Result<SocketAddr, GatewayError> {
         let place = node.place();
         let store = Archived::new(node.objects().clone(), archive);
         let mut domains = vec!["localhost".to_owned()];

@@ -169,7 +169,12 @@ fn show(stores: &[StoreStatusJson]) -> String {
         if let Some(archive) = &store.archive {
             text += &format!(
                 "\n{} archive: {} pending, {} archived, {} deleted, {} restored, {} rescued",
-                store.node_id, archive.pending, archive.archived, archive.deleted, archive.restored, archive.rescued
+                store.node_id,
+                archive.pending,
+                archive.archived,
+                archive.deleted,
+                archive.restored,
+                archive.rescued
             );
             if let Some(error) = &archive.last_error {
                 text += &format!("; it fails: {error}");

@@ -19,17 +19,17 @@ use synod_store::objects::contract::ObjectStore;
 use synod_store::objects::{KeeperConfig, Objects};
 
 /// The cluster that is the archive of others.
-pub struct Elsewhere {
+pub(crate) struct Elsewhere {
     node: Node,
     gateway: Option<Gateway>,
     address: SocketAddr,
     key: (String, String),
-    pub client: S3Client,
+    pub(crate) client: S3Client,
     _dir: tempfile::TempDir,
 }
 
 impl Elsewhere {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let config = NodeConfig::parse(&yaml(dir.path(), 1, "elsewhere")).expect("a configuration");
         let node = start_node(&config, 1).await;
@@ -43,11 +43,11 @@ impl Elsewhere {
     }
 
     /// Nobody is reached there from now on.
-    pub async fn go_down(&mut self) {
+    pub(crate) async fn go_down(&mut self) {
         self.gateway.take().expect("a gateway").shutdown(Duration::ZERO).await;
     }
 
-    pub async fn come_back(&mut self) {
+    pub(crate) async fn come_back(&mut self) {
         self.gateway = Some(listen(self.node.objects().clone(), self.address).await);
     }
 
@@ -67,12 +67,12 @@ impl Elsewhere {
     }
 
     /// The copy of an object of the cluster with the default namespace, if it is there.
-    pub async fn copy(&self, key: &str) -> Option<Reply> {
+    pub(crate) async fn copy(&self, key: &str) -> Option<Reply> {
         let reply = self.client.get(BUCKET, &format!("default/{PHOTOS}/{key}")).await.expect("an answer");
         reply.status.is_success().then_some(reply)
     }
 
-    pub async fn until_copied(&self, key: &str, body: &Bytes) -> Reply {
+    pub(crate) async fn until_copied(&self, key: &str, body: &Bytes) -> Reply {
         eventually(&format!("{key} is archived"), async || {
             let copy = self.copy(key).await.ok_or("no copy")?;
             if copy.body == *body { Ok(copy) } else { Err(format!("{} other bytes", copy.body.len())) }
@@ -81,14 +81,14 @@ impl Elsewhere {
     }
 
     /// Uploads in parts that nobody has ended.
-    pub async fn open_uploads(&self) -> usize {
+    pub(crate) async fn open_uploads(&self) -> usize {
         let path = format!("/{BUCKET}");
         let reply = self.client.call(Method::GET, &path, &[("uploads", "")], &[], Bytes::new()).await;
         reply.expect("an answer").text().matches("<UploadId>").count()
     }
 
     /// Begins an upload in parts of the copy of an object, and leaves it.
-    pub async fn leave_upload(&self, key: &str) -> String {
+    pub(crate) async fn leave_upload(&self, key: &str) -> String {
         let path = object_path(BUCKET, &format!("default/{PHOTOS}/{key}"));
         let reply = self.client.call(Method::POST, &path, &[("uploads", "")], &[], Bytes::new()).await;
         let text = reply.expect("an answer").text();
@@ -98,24 +98,24 @@ impl Elsewhere {
 }
 
 /// A cluster with an archive.
-pub struct Cluster {
+pub(crate) struct Cluster {
     dir: tempfile::TempDir,
     config: NodeConfig,
-    pub nodes: Vec<Option<Running>>,
+    pub(crate) nodes: Vec<Option<Running>>,
     key: (String, String),
-    pub client: S3Client,
+    pub(crate) client: S3Client,
 }
 
-pub struct Running {
+pub(crate) struct Running {
     node: Node,
     gateway: Gateway,
     worker: Option<ArchiveWorker>,
-    pub store: Archived<Objects>,
+    pub(crate) store: Archived<Objects>,
 }
 
 impl Cluster {
     /// Nodes that are ready, with a bucket.
-    pub async fn start(elsewhere: &Elsewhere, count: usize, has_workers: bool) -> Self {
+    pub(crate) async fn start(elsewhere: &Elsewhere, count: usize, has_workers: bool) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let text = yaml(dir.path(), count, "default") + &elsewhere.yaml();
         let config = NodeConfig::parse(&text).expect("a configuration");
@@ -137,23 +137,19 @@ impl Cluster {
         Self { dir, config, nodes, key, client }
     }
 
-    pub fn store(&self) -> &Archived<Objects> {
-        &self.nodes[0].as_ref().expect("a node").store
-    }
-
-    pub fn objects(&self) -> &Objects {
+    pub(crate) fn objects(&self) -> &Objects {
         self.nodes[0].as_ref().expect("a node").node.objects()
     }
 
     /// Ends a node without a word, in the middle of whatever it does.
-    pub async fn kill(&mut self, index: usize) {
+    pub(crate) async fn kill(&mut self, index: usize) {
         let Running { node, gateway, worker, .. } = self.nodes[index].take().expect("a node");
         drop(worker);
         drop(gateway);
         node.kill().await;
     }
 
-    pub async fn restart(&mut self, index: usize) {
+    pub(crate) async fn restart(&mut self, index: usize) {
         let running = Running::start(&self.config, index + 1, true).await;
         if index == 0 {
             self.client = client(running.gateway.address(), &self.key);
@@ -161,36 +157,36 @@ impl Cluster {
         self.nodes[index] = Some(running);
     }
 
-    pub fn start_workers(&mut self) {
+    pub(crate) fn start_workers(&mut self) {
         for running in self.nodes.iter_mut().flatten() {
             let archive = open_archive(&running.node, &self.config);
             running.worker = Some(ArchiveWorker::start(running.node.objects(), &archive, worker_config()));
         }
     }
 
-    pub async fn put(&self, key: &str, body: &Bytes) {
+    pub(crate) async fn put(&self, key: &str, body: &Bytes) {
         let headers = [("content-type", "image/png"), ("x-amz-meta-author", "somebody")];
         let reply = self.client.put(PHOTOS, key, body.clone(), &headers).await.expect("an answer");
         assert!(reply.status.is_success(), "{key}: {}", reply.text());
     }
 
-    pub async fn get(&self, key: &str) -> Reply {
+    pub(crate) async fn get(&self, key: &str) -> Reply {
         self.client.get(PHOTOS, key).await.expect("an answer")
     }
 
-    pub async fn delete(&self, key: &str) {
+    pub(crate) async fn delete(&self, key: &str) {
         let reply = self.client.delete(PHOTOS, key, &[]).await.expect("an answer");
         assert!(reply.status.is_success(), "{key}: {}", reply.text());
     }
 
     /// Whether the cluster knows anything of the copy of an object.
-    pub async fn has_record(&self, key: &str) -> bool {
+    pub(crate) async fn has_record(&self, key: &str) -> bool {
         let name = EntryName::new(Space::Archive, PHOTOS, key).expect("a name");
         self.objects().read(&name).await.expect("an answer").is_some()
     }
 
     /// Removes the files of all parts on all disks, and says how many there were.
-    pub fn lose_parts(&self) -> usize {
+    pub(crate) fn lose_parts(&self) -> usize {
         let mut lost = 0;
         for number in 1..=self.nodes.len() {
             let dir = self.dir.path().join(format!("node{number}/objects/parts"));
@@ -286,7 +282,7 @@ initial_cluster:
 }
 
 /// Asks again and again, until the answer is good.
-pub async fn eventually<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(
+pub(crate) async fn eventually<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(
     what: &str,
     mut ask: impl FnMut() -> F,
 ) -> T {
@@ -303,7 +299,7 @@ pub async fn eventually<T, E: std::fmt::Display, F: Future<Output = Result<T, E>
 }
 
 /// Bytes that are not compressible and differ by their length.
-pub fn body(bytes: usize) -> Bytes {
+pub(crate) fn body(bytes: usize) -> Bytes {
     let mut state = bytes as u64 + 1;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -312,7 +308,7 @@ pub fn body(bytes: usize) -> Bytes {
     (0..bytes).map(|_| next()).collect()
 }
 
-pub fn object(key: &str) -> EntryName {
+pub(crate) fn object(key: &str) -> EntryName {
     EntryName::new(Space::Object, PHOTOS, key).expect("a name")
 }
 
@@ -337,7 +333,7 @@ fn free_ports() -> u16 {
     }
 }
 
-pub const PHOTOS: &str = "photos";
+pub(crate) const PHOTOS: &str = "photos";
 const BUCKET: &str = "synod-archive";
 const PATIENCE: Duration = Duration::from_secs(90);
 const PAUSE: Duration = Duration::from_millis(50);
