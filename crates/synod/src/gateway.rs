@@ -237,7 +237,7 @@ impl ApiExtension for GatewayApi {
 
 /// Removes what has had its time, once in a while. One node of the cluster does it at a time as far as that goes; doing it
 /// twice changes nothing.
-async fn keep_lifecycles(store: Objects, node: String) {
+async fn keep_lifecycles(store: Archived<Objects>, node: String) {
     loop {
         tokio::time::sleep(LIFECYCLE_PAUSE).await;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
