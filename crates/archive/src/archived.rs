@@ -1,7 +1,7 @@
 //! The object store of a cluster with its archive, for gateways.
 //!
 //! What is in the cluster is read and written as without an archive. The archive is asked when bytes are lost on all replicas,
-//! and when the cluster does not have an object and never had it: then the object is taken back.
+//! and when the cluster does not have an object and never had it. In both cases what is read is taken back.
 //!
 //! **What was deleted stays so.** The copy of a deleted object may be in the archive for long: the archive may be down. So
 //! whoever deletes an object makes sure that it has a record, before; and an object with a record that is not in the cluster
@@ -24,6 +24,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::bucket::Archive;
 use crate::copy::Copy;
+use crate::records::KnownRecord;
 use crate::settings::ArchiveError;
 use crate::{lock, now_ms, records};
 
@@ -37,7 +38,7 @@ pub struct Archived<S> {
 #[derive(Debug)]
 struct Tier {
     archive: Archive,
-    /// Objects that are being taken back in the background.
+    /// Objects that are being taken back in the background, wholly or as far as they are lost.
     restoring: Mutex<HashSet<EntryName>>,
     room: Arc<Semaphore>,
 }
@@ -76,12 +77,18 @@ impl<S: ObjectStore> Archived<S> {
     }
 
     /// Brings the bytes of a copy into the cluster.
-    async fn fetch(&self, tier: &Tier, name: &EntryName, copy: &Copy) -> Result<Body, StoreError> {
+    async fn fetch(
+        &self,
+        tier: &Tier,
+        name: &EntryName,
+        generation: Option<Tag>,
+        size: u64,
+    ) -> Result<Body, StoreError> {
         let mut writer = self.store.body_writer(name);
         let (pieces, mut coming) = mpsc::channel(PIECES_MAX);
-        let (archive, object, copy) = (tier.archive.clone(), name.clone(), copy.clone());
+        let (archive, object) = (tier.archive.clone(), name.clone());
         let reading = tokio::spawn(async move {
-            let read = archive.read(&object, copy.generation, 0..copy.size, &pieces).await;
+            let read = archive.read(&object, generation, 0..size, &pieces).await;
             read.map_err(unavailable)
         });
         while let Some(piece) = coming.recv().await {
@@ -92,7 +99,7 @@ impl<S: ObjectStore> Archived<S> {
     }
 
     async fn restore(&self, tier: &Tier, name: &EntryName, copy: &Copy) -> Result<(), StoreError> {
-        let body = self.fetch(tier, name, copy).await?;
+        let body = self.fetch(tier, name, copy.generation, copy.size).await?;
         let content = Content {
             modified_ms: copy.modified_ms,
             size: copy.size,
@@ -107,15 +114,39 @@ impl<S: ObjectStore> Archived<S> {
         Ok(())
     }
 
-    /// The same in the background, once per object, a few at a time. When too many are, the next reader does it.
-    fn restore_later(&self, tier: &Arc<Tier>, name: &EntryName) {
+    /// Writes the bytes of an object again that no replica has. What is known of it stays as it is; its generation is another.
+    async fn mend(&self, tier: &Tier, name: &EntryName, lost: &Body) -> Result<(), StoreError> {
+        let Some(Rescue { entry, record, copy, contested_ms }) = self.rescuer(name, lost).await? else {
+            return Ok(());
+        };
+        let body = self.fetch(tier, name, Some(copy), entry.content.size).await?;
+        if !may_be_same(lost, &body) {
+            return Err(StoreError::Damaged { reason: "the archive has other bytes".to_owned() });
+        }
+        let content = Content { body, ..entry.content };
+        let written = self.store.write(name, Condition::TagIs(entry.tag), entry.etag, content).await?;
+        if let WriteOutcome::Done(Some(of)) = written {
+            tier.archive.counters().restored.fetch_add(1, Ordering::Relaxed);
+            // The copy is still good, unless somebody has begun to write another one already.
+            record.replace(&self.store, ArchiveRecord::Archived { of, copy, contested_ms }).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes back what is only in the archive, in the background, once per object, a few at a time: the whole object, or the
+    /// body that is lost. When too many are, the next reader does it.
+    fn take_back_later(&self, tier: &Arc<Tier>, name: &EntryName, lost: Option<Body>) {
         let Ok(room) = Arc::clone(&tier.room).try_acquire_owned() else { return };
         if !lock(&tier.restoring).insert(name.clone()) {
             return;
         }
         let (this, tier, name) = (self.clone(), Arc::clone(tier), name.clone());
         tokio::spawn(async move {
-            if let Err(error) = this.restore_before(&tier, &name).await {
+            let taken = match &lost {
+                None => this.restore_before(&tier, &name).await,
+                Some(lost) => this.mend(&tier, &name, lost).await,
+            };
+            if let Err(error) = taken {
                 tracing::warn!(object = %name, %error, "an object could not be taken from the archive");
             }
             lock(&tier.restoring).remove(&name);
@@ -154,6 +185,7 @@ impl<S: ObjectStore> Archived<S> {
             Ok(true) => {
                 tracing::warn!(object = %name, error = %lost, "bytes were read from the archive instead");
                 tier.archive.counters().rescued.fetch_add(1, Ordering::Relaxed);
+                self.take_back_later(&tier, &name, Some(body));
             }
             Ok(false) => {
                 pieces.send(Err(lost)).await.ok();
@@ -175,17 +207,24 @@ impl<S: ObjectStore> Archived<S> {
         range: Range<u64>,
         pieces: &mpsc::Sender<Result<Bytes, StoreError>>,
     ) -> Result<bool, ArchiveError> {
+        let Some(Rescue { copy, .. }) = self.rescuer(name, body).await? else { return Ok(false) };
+        tier.archive.read(name, Some(copy), range, pieces).await?;
+        Ok(true)
+    }
+
+    /// What the archive has in place of a body that is lost.
+    async fn rescuer(&self, name: &EntryName, lost: &Body) -> Result<Option<Rescue>, StoreError> {
         // What was overwritten meanwhile is gone by right.
-        let Some(entry) = self.store.read(name).await?.filter(|entry| entry.content.body == *body) else {
-            return Ok(false);
+        let Some(entry) = self.store.read(name).await?.filter(|entry| entry.content.body == *lost) else {
+            return Ok(None);
         };
-        match records::read(&self.store, name).await?.record {
-            Some(ArchiveRecord::Archived { of, copy, .. }) if of == entry.tag => {
-                tier.archive.read(name, Some(copy), range, pieces).await?;
-                Ok(true)
+        let record = records::read(&self.store, name).await?;
+        Ok(match record.record {
+            Some(ArchiveRecord::Archived { of, copy, contested_ms }) if of == entry.tag => {
+                Some(Rescue { entry, record, copy, contested_ms })
             }
-            _ => Ok(false),
-        }
+            _ => None,
+        })
     }
 
     /// Passes on the bytes of an object that is only in the archive.
@@ -243,7 +282,7 @@ impl<S: ObjectStore> ObjectStore for Archived<S> {
             // Somebody read it and writes it again with other metadata: the bytes have to be here.
             let copy = tier.archive.look(name).await.map_err(unavailable)?;
             let copy = copy.ok_or_else(|| unavailable(ArchiveError::Changed))?;
-            content.body = self.fetch(tier, name, &copy).await?;
+            content.body = self.fetch(tier, name, copy.generation, copy.size).await?;
         }
         self.store.write(name, condition, etag, content).await
     }
@@ -281,13 +320,29 @@ impl<S: ObjectStore> ObjectStore for Archived<S> {
         };
         let (pieces, stream) = mpsc::channel(PIECES_MAX);
         if is_elsewhere(body) {
-            self.restore_later(&tier, name);
+            self.take_back_later(&tier, name, None);
             tokio::spawn(self.clone().read_copy(tier, name.clone(), range, pieces));
         } else {
             tokio::spawn(self.clone().read_or_rescue(tier, name.clone(), body.clone(), range, pieces));
         }
         BodyStream::new(stream)
     }
+}
+
+/// An object that has lost its bytes, and the copy that has them.
+struct Rescue {
+    entry: Entry,
+    record: KnownRecord,
+    /// What the copy says its generation is.
+    copy: Tag,
+    contested_ms: Option<u64>,
+}
+
+/// Whether two bodies may have the same bytes. Those of parts that begin and end at the same places are known to or not to.
+fn may_be_same(one: &Body, other: &Body) -> bool {
+    let (Body::Parts(one), Body::Parts(other)) = (one, other) else { return true };
+    let is_cut_alike = one.iter().map(|part| part.bytes).eq(other.iter().map(|part| part.bytes));
+    !is_cut_alike || one.iter().map(|part| part.root).eq(other.iter().map(|part| part.root))
 }
 
 /// The body of an object that is only in the archive: one part that no disk has. It is never written.
@@ -312,3 +367,22 @@ const PART_ELSEWHERE: PartId = PartId(0);
 const TAG_ELSEWHERE: Tag = Tag { epoch: SlotEpoch::new(0), sequence: 0 };
 const RESTORES_MAX: usize = 4;
 const PIECES_MAX: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_bytes_are_told_wherever_parts_are_cut_alike() {
+        let body = |parts: &[(u64, u64)]| {
+            let part =
+                |(bytes, root): &(u64, u64)| PartRef { id: PartId::random(), bytes: *bytes, root: *root };
+            Body::Parts(parts.iter().map(part).collect())
+        };
+        let lost = body(&[(8, 1), (5, 2)]);
+        assert!(may_be_same(&lost, &body(&[(8, 1), (5, 2)])));
+        assert!(!may_be_same(&lost, &body(&[(8, 1), (5, 3)])));
+        // An upload in parts is cut as its client wanted: nothing can be said.
+        assert!(may_be_same(&lost, &body(&[(13, 4)])));
+    }
+}

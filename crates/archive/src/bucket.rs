@@ -1,5 +1,7 @@
 //! The bucket of the archive: copies are looked at, read, written and deleted. The only module that speaks to it.
 
+mod parts;
+
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,11 +25,14 @@ use crate::copy::{Copy, aside_attributes, generation_of};
 use crate::names::{copy_path, meta_path};
 use crate::settings::{ArchiveError, ArchiveSettings};
 use crate::worker::ArchiveCounters;
+pub(crate) use parts::SentPart;
 
 /// The archive of a cluster. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Archive {
     s3: Arc<AmazonS3>,
+    /// For the one request that the library of the bucket does not know.
+    http: reqwest::Client,
     namespace: Arc<str>,
     counters: Arc<ArchiveCounters>,
 }
@@ -73,7 +78,13 @@ impl Archive {
             .with_disable_bulk_delete(true)
             .build()
             .map_err(|error| ArchiveError::Settings { reason: error.to_string() })?;
-        Ok(Self { s3: Arc::new(s3), namespace: namespace.into(), counters: Arc::default() })
+        let http = reqwest::Client::builder()
+            .https_only(!allow_http)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(READ_TIMEOUT)
+            .build()
+            .map_err(|error| ArchiveError::Settings { reason: error.to_string() })?;
+        Ok(Self { s3: Arc::new(s3), http, namespace: namespace.into(), counters: Arc::default() })
     }
 
     pub(crate) const fn counters(&self) -> &Arc<ArchiveCounters> {
@@ -96,6 +107,23 @@ impl Archive {
             copy.meta = self.meta_aside(object, copy.generation).await?;
         }
         Ok(Some(copy))
+    }
+
+    /// Whether the archive has this copy.
+    pub(crate) async fn has(&self, object: &EntryName, copy: &Copy) -> Result<bool, ArchiveError> {
+        match self.look(object).await {
+            // Half of one copy and half of another is neither.
+            Err(ArchiveError::Changed) => Ok(false),
+            found => Ok(found?.as_ref() == Some(copy)),
+        }
+    }
+
+    /// Whether the archive has any copy of an object.
+    pub(crate) async fn is_there(&self, object: &EntryName) -> Result<bool, ArchiveError> {
+        match self.look(object).await {
+            Err(ArchiveError::Changed) => Ok(true),
+            found => Ok(found?.is_some()),
+        }
     }
 
     async fn meta_aside(&self, object: &EntryName, generation: Option<Tag>) -> Result<Bytes, ArchiveError> {

@@ -221,10 +221,12 @@ impl Worker {
                     }
                     self.upload(name, &entry, record, is_contested).await?;
                 }
+                (ArchiveStep::Resume { upload }, Some(entry)) => {
+                    self.resume(name, &entry, record, &upload).await?;
+                }
                 (ArchiveStep::Verify { copy }, Some(entry)) => {
-                    let found = self.archive.look(name).await?;
                     let expected = Copy { generation: Some(copy), ..Copy::of(&entry) };
-                    let next = match found.is_some_and(|found| found == expected) {
+                    let next = match self.archive.has(name, &expected).await? {
                         true => ArchiveRecord::Archived { of: entry.tag, copy, contested_ms: None },
                         false => ArchiveRecord::Uploading { of: entry.tag, upload: None },
                     };
@@ -245,13 +247,16 @@ impl Worker {
                 }
                 (ArchiveStep::Forget, _) => {
                     // A copy that came back is deleted under a record that says so: whoever writes the object now knows it.
-                    if self.archive.look(name).await?.is_some() {
+                    if self.archive.is_there(name).await? {
                         record.replace(&self.objects, ArchiveRecord::Deleting { since_ms: now_ms() }).await?;
                     } else if record.remove(&self.objects).await? {
                         return Ok(());
                     }
                 }
-                (ArchiveStep::Upload { .. } | ArchiveStep::Verify { .. }, None) => return Ok(()),
+                (
+                    ArchiveStep::Upload { .. } | ArchiveStep::Resume { .. } | ArchiveStep::Verify { .. },
+                    None,
+                ) => return Ok(()),
             }
         }
         Ok(())

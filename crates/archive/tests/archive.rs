@@ -84,7 +84,7 @@ async fn an_archive_that_was_down_gets_everything_later_whoever_crashed_meanwhil
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_no_replica_has_is_read_from_the_archive() {
-    let elsewhere = Elsewhere::start().await;
+    let mut elsewhere = Elsewhere::start().await;
     let cluster = Cluster::start(&elsewhere, 3, true).await;
     let large = body(LARGE);
     cluster.put("large", &large).await;
@@ -94,6 +94,7 @@ async fn what_no_replica_has_is_read_from_the_archive() {
         other => Err(format!("{other:?}")),
     })
     .await;
+    let before = cluster.objects().read(&object("large")).await.expect("an answer").expect("an object");
     assert!(cluster.lose_parts() >= 2);
     let reply = cluster.get("large").await;
     assert_eq!(reply.status, StatusCode::OK);
@@ -102,6 +103,23 @@ async fn what_no_replica_has_is_read_from_the_archive() {
     let path = synod_s3::client::object_path(PHOTOS, "large");
     let reply = cluster.client.call(Method::GET, &path, &[], &range, Bytes::new()).await.expect("an answer");
     assert_eq!((reply.status, reply.body), (StatusCode::PARTIAL_CONTENT, large.slice(9_000_000..9_000_100)));
+
+    // What was read is written back: the archive is not needed any more.
+    let after = eventually("it is written back", async || {
+        let entry = cluster.objects().read(&object("large")).await.expect("an answer").expect("an object");
+        if entry.tag == before.tag { Err("not yet") } else { Ok(entry) }
+    })
+    .await;
+    assert_eq!((after.etag, after.content.modified_ms), (before.etag, before.content.modified_ms));
+    assert_eq!(after.content.meta, before.content.meta);
+    eventually("the copy is that of what is there", async || match record(&cluster, "large").await {
+        Some(ArchiveRecord::Archived { of, .. }) if of == after.tag => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    elsewhere.go_down().await;
+    let reply = cluster.get("large").await;
+    assert!(reply.status == StatusCode::OK && reply.body == large, "{}", reply.status);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -181,7 +199,37 @@ async fn what_was_deleted_does_not_come_back_from_the_archive() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upload_that_a_crash_left_behind_is_ended() {
+async fn an_upload_that_was_cut_off_goes_on_where_it_was_after_a_crash() {
+    let elsewhere = Elsewhere::start().await;
+    // In the middle of the third part of five, and of what is sent again.
+    elsewhere.valve.close_after(20 << 20);
+    let mut cluster = Cluster::start(&elsewhere, 1, true).await;
+    let large = body(LARGE * 2);
+    cluster.put("large", &large).await;
+    elsewhere.valve.until_closed().await;
+    cluster.kill(0).await;
+    let is_sent = elsewhere.answered("UploadPart", 200);
+    assert!((1..=2).contains(&is_sent), "{is_sent}");
+    assert_eq!((elsewhere.copy("large").await.is_none(), elsewhere.open_uploads().await), (true, 1));
+
+    elsewhere.valve.open();
+    cluster.restart(0).await;
+    elsewhere.until_copied("large", &large).await;
+    assert_eq!(elsewhere.open_uploads().await, 0);
+    // Nothing was begun anew, and no part was sent twice.
+    let counts = ["CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"]
+        .map(|operation| elsewhere.answered(operation, 200));
+    assert_eq!(counts, [1, 5, 1]);
+    // Whoever left it may have had more under way: the copy is looked at once more.
+    eventually("it is looked at", async || match record(&cluster, "large").await {
+        Some(ArchiveRecord::Archived { contested_ms: None, .. }) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upload_that_nobody_wants_any_more_is_ended() {
     let elsewhere = Elsewhere::start().await;
     let mut cluster = Cluster::start(&elsewhere, 1, false).await;
     let large = body(LARGE);
@@ -189,6 +237,9 @@ async fn an_upload_that_a_crash_left_behind_is_ended() {
     let upload = elsewhere.leave_upload("large").await;
     assert_eq!(elsewhere.open_uploads().await, 1);
     let of = cluster.objects().read(&object("large")).await.expect("an answer").expect("an object").tag;
+    // The object is another one meanwhile.
+    let large = body(LARGE + 1);
+    cluster.put("large", &large).await;
     let text = ArchiveRecord::Uploading { of, upload: Some(upload) }.to_text();
     let meta: Bytes = [b"\x01", text.as_bytes()].concat().into();
     let content = Content { meta, ..Content::default() };

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +18,9 @@ use synod_store::config::NodeConfig;
 use synod_store::node::{Node, NodeOptions, Origin};
 use synod_store::objects::contract::ObjectStore;
 use synod_store::objects::{KeeperConfig, Objects};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
 
 /// The cluster that is the archive of others.
 pub(crate) struct Elsewhere {
@@ -25,6 +29,8 @@ pub(crate) struct Elsewhere {
     address: SocketAddr,
     key: (String, String),
     pub(crate) client: S3Client,
+    /// What is between it and those whose archive it is.
+    pub(crate) valve: Valve,
     _dir: tempfile::TempDir,
 }
 
@@ -39,7 +45,8 @@ impl Elsewhere {
         let client = client(address, &key);
         let made = client.create_bucket(BUCKET).await.expect("an answer");
         assert!(made.status.is_success(), "{}", made.text());
-        Self { node, gateway: Some(gateway), address, key, client, _dir: dir }
+        let valve = Valve::before(address).await;
+        Self { node, gateway: Some(gateway), address, key, client, valve, _dir: dir }
     }
 
     /// Nobody is reached there from now on.
@@ -53,7 +60,7 @@ impl Elsewhere {
 
     /// The lines of a configuration that make it the archive.
     fn yaml(&self) -> String {
-        let (address, (id, secret)) = (self.address, &self.key);
+        let (address, (id, secret)) = (self.valve.address, &self.key);
         format!(
             "archive:
   archive_type: s3
@@ -80,6 +87,13 @@ impl Elsewhere {
         .await
     }
 
+    /// How many requests of an operation had this answer.
+    pub(crate) fn answered(&self, operation: &str, status: u16) -> u64 {
+        let counters = self.gateway.as_ref().expect("a gateway").counters();
+        let of = counters.operations.iter().find(|of| of.operation == operation);
+        of.and_then(|of| of.statuses.get(&status)).copied().unwrap_or(0)
+    }
+
     /// Uploads in parts that nobody has ended.
     pub(crate) async fn open_uploads(&self) -> usize {
         let path = format!("/{BUCKET}");
@@ -95,6 +109,73 @@ impl Elsewhere {
         let (_, rest) = text.split_once("<UploadId>").expect("an upload");
         rest.split_once('<').expect("an upload").0.to_owned()
     }
+}
+
+/// Passes connections on, until it is told not to: then it cuts all of them, after so many bytes.
+pub(crate) struct Valve {
+    address: SocketAddr,
+    /// How many more bytes go towards the other end.
+    room: Arc<watch::Sender<u64>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Valve {
+    async fn before(address: SocketAddr) -> Self {
+        let listener = tokio::net::TcpListener::bind(any_address()).await.expect("a port");
+        let own = listener.local_addr().expect("an address");
+        let room = Arc::new(watch::Sender::new(u64::MAX));
+        let shared = Arc::clone(&room);
+        let task = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((near, _)) = listener.accept().await {
+                connections.spawn(pass_on(near, address, Arc::clone(&shared)));
+            }
+        });
+        Self { address: own, room, task }
+    }
+
+    pub(crate) fn close_after(&self, bytes: u64) {
+        self.room.send_replace(bytes);
+    }
+
+    pub(crate) fn open(&self) {
+        self.room.send_replace(u64::MAX);
+    }
+
+    pub(crate) async fn until_closed(&self) {
+        let mut room = self.room.subscribe();
+        let closed = tokio::time::timeout(PATIENCE, room.wait_for(|room| *room == 0)).await;
+        closed.expect("not closed in time").expect("a valve");
+    }
+}
+
+impl Drop for Valve {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// One connection, until either end closes it or there is no more room.
+async fn pass_on(mut near: TcpStream, address: SocketAddr, room: Arc<watch::Sender<u64>>) {
+    let Ok(mut far) = TcpStream::connect(address).await else { return };
+    let ((mut near_in, mut near_out), (mut far_in, mut far_out)) = (near.split(), far.split());
+    let there = async {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = near_in.read(&mut buffer).await {
+            let mut allowed = 0;
+            room.send_modify(|room| {
+                allowed = usize::try_from(*room).unwrap_or(usize::MAX).min(count);
+                if *room < u64::MAX {
+                    *room -= allowed as u64;
+                }
+            });
+            if far_out.write_all(&buffer[..allowed]).await.is_err() || allowed < count {
+                return;
+            }
+        }
+    };
+    let back = tokio::io::copy(&mut far_in, &mut near_out);
+    tokio::select! { () = there => {}, _ = back => {} }
 }
 
 /// A cluster with an archive.

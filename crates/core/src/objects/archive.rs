@@ -28,7 +28,7 @@ pub enum ArchiveRecord {
     Uploading {
         /// The generation.
         of: Tag,
-        /// The upload in parts, if it is one and has begun. Whoever comes later ends it.
+        /// The upload in parts, if it is one and has begun. Whoever comes later goes on with it, or ends it.
         upload: Option<String>,
     },
     /// The archive has it.
@@ -61,8 +61,13 @@ pub enum ArchiveStep {
     Upload {
         /// Requests of somebody else may be under way.
         is_contested: bool,
-        /// An upload that was left behind: end it first.
+        /// An upload of something else that was left behind: end it first.
         abandoned: Option<String>,
+    },
+    /// Go on with an upload in parts of what is there, that somebody left behind.
+    Resume {
+        /// The upload.
+        upload: String,
     },
     /// See whether the copy is what the record says.
     Verify {
@@ -102,6 +107,10 @@ impl ArchiveRecord {
             }
             (Some(_), None | Some(Self::Archived { contested_ms: None, .. })) => {
                 ArchiveStep::Upload { is_contested: false, abandoned: None }
+            }
+            // Every part of it is a part of this very generation, whoever sent it.
+            (Some(object), Some(Self::Uploading { of, upload: Some(upload) })) if *of == object => {
+                ArchiveStep::Resume { upload: upload.clone() }
             }
             (Some(_), Some(Self::Uploading { upload, .. })) => {
                 ArchiveStep::Upload { is_contested: true, abandoned: upload.clone() }
@@ -224,10 +233,15 @@ mod tests {
     }
 
     #[test]
-    fn whoever_follows_another_ends_its_upload_and_looks_again_later() {
+    fn whoever_follows_another_goes_on_with_its_upload_or_ends_it_and_looks_again_later() {
         let left = ArchiveRecord::Uploading { of: tag(1, 1), upload: Some("u".to_string()) };
         let follow = ArchiveStep::Upload { is_contested: true, abandoned: Some("u".to_string()) };
-        assert_eq!(step(Some(tag(1, 1)), Some(left.clone()), 0), follow);
+        assert_eq!(step(Some(tag(1, 2)), Some(left.clone()), 0), follow);
+        let resume = ArchiveStep::Resume { upload: "u".to_string() };
+        assert_eq!(step(Some(tag(1, 1)), Some(left.clone()), 0), resume);
+        let begun = ArchiveRecord::Uploading { of: tag(1, 1), upload: None };
+        let again = ArchiveStep::Upload { is_contested: true, abandoned: None };
+        assert_eq!(step(Some(tag(1, 1)), Some(begun), 0), again);
         assert_eq!(step(None, Some(left), 0), ArchiveStep::MarkDeleting { abandoned: Some("u".to_string()) });
         let contested = ArchiveRecord::Archived { of: tag(2, 2), copy: tag(2, 2), contested_ms: Some(500) };
         assert_eq!(step(Some(tag(2, 2)), Some(contested.clone()), 1499), ArchiveStep::Nothing);
@@ -236,7 +250,6 @@ mod tests {
             ArchiveStep::Verify { copy: tag(2, 2) }
         );
         // Nobody may forget that it was, when the object is overwritten before anybody looked.
-        let again = ArchiveStep::Upload { is_contested: true, abandoned: None };
         assert_eq!(step(Some(tag(2, 3)), Some(contested), 600), again);
     }
 
