@@ -194,8 +194,14 @@ pub enum ConfigProblem {
     /// A seed is malformed.
     #[error(transparent)]
     Seed(ClusterUrlError),
+    /// The name of the bucket of an archive is malformed.
+    #[error("{value:?} is no name of a bucket; it consists of letters, digits, '-', '_' and '.'")]
+    ArchiveBucket {
+        /// The name.
+        value: String,
+    },
     /// An endpoint of an archive is malformed.
-    #[error("{value:?} is no endpoint; it begins with https:// or http://")]
+    #[error("{value:?} is no endpoint; it is https://host, or http://host:port")]
     Endpoint {
         /// The endpoint.
         value: String,

@@ -323,13 +323,18 @@ fn read_archive(section: &Section<'_>, errors: &mut Vec<ConfigError>) -> Archive
     let keys = &["bucket", "region", "endpoint", "allow_http", "credentials"];
     let Some(s3) = section.section("s3", keys, errors) else { return Archive::default() };
     let bucket = s3.needed_text("bucket", errors);
-    let region = s3.text("region", errors);
+    if let Some(Found { value, place }) = &bucket
+        && !value.chars().all(|char| char.is_ascii_alphanumeric() || "-_.".contains(char))
+    {
+        errors.push(place.error(ConfigProblem::ArchiveBucket { value: value.clone() }));
+    }
+    let region = if s3.has("region") { s3.needed_text("region", errors) } else { None };
     let endpoint = s3.text("endpoint", errors);
     let allow_http = s3.boolean("allow_http", errors).unwrap_or(false);
     if let Some(Found { value, place }) = &endpoint {
         let (is_plain, is_encrypted) = (value.starts_with("http://"), value.starts_with("https://"));
         let value = value.clone();
-        if !is_plain && !is_encrypted {
+        if !is_plain && !is_encrypted || !is_host(&value) {
             errors.push(place.error(ConfigProblem::Endpoint { value }));
         } else if is_plain && !allow_http {
             errors.push(place.error(ConfigProblem::PlainEndpoint { value }));
@@ -350,6 +355,13 @@ fn read_archive(section: &Section<'_>, errors: &mut Vec<ConfigError>) -> Archive
     // Plain text fields under fixed names always make JSON.
     let text = serde_json::to_string(&ArchiveText { archive_type: "s3", s3 }).ok();
     Archive { text, secret: secret.map(|found| ArchiveSecret::new(found.value)) }
+}
+
+/// Whether there is a host in an endpoint, and nothing that requests are made with.
+fn is_host(endpoint: &str) -> bool {
+    let host = endpoint.split_once("://").map_or("", |(_, host)| host);
+    let is_plain = |char: char| char.is_ascii_graphic() && !"?#@".contains(char);
+    !host.trim_end_matches('/').is_empty() && !host.starts_with(['/', ':']) && host.chars().all(is_plain)
 }
 
 fn host_text(ip: IpAddr) -> String {

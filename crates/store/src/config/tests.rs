@@ -171,6 +171,58 @@ colour: blue
 }
 
 #[test]
+fn what_is_wrong_with_an_archive_is_named_by_the_setting_and_its_line() {
+    let no_endpoint = |value: &str| {
+        format!("4 archive.s3.endpoint: {value:?} is no endpoint; it is https://host, or http://host:port")
+    };
+    for (archive, expected) in [
+        (
+            "  bucket: b",
+            vec![
+                "2 archive: archive_type is missing".to_owned(),
+                "2 archive: s3 is missing".to_owned(),
+                "3 archive.bucket: there is no such setting; there are archive_type, s3".to_owned(),
+            ],
+        ),
+        ("  archive_type: s3\n  s3: {region: r}", vec!["4 archive.s3: bucket is missing".to_owned()]),
+        (
+            "  archive_type: s3\n  s3: {bucket: '', region: '', buket: b}",
+            vec![
+                "4 archive.s3.bucket: this must not be empty".to_owned(),
+                "4 archive.s3.region: this must not be empty".to_owned(),
+                "4 archive.s3.buket: there is no such setting; did you mean bucket?".to_owned(),
+            ],
+        ),
+        (
+            "  archive_type: s3\n  s3: {bucket: 'a/b', allow_http: 'yes please'}",
+            vec![
+                "4 archive.s3.bucket: \"a/b\" is no name of a bucket; it consists of letters, digits, '-', '_' and '.'"
+                    .to_owned(),
+                "4 archive.s3.allow_http: this must be true or false, and is text".to_owned(),
+            ],
+        ),
+        ("  archive_type: s3\n  s3: {bucket: b, endpoint: s3.example.com}", vec![no_endpoint("s3.example.com")]),
+        ("  archive_type: s3\n  s3: {bucket: b, endpoint: 'https://'}", vec![no_endpoint("https://")]),
+        ("  archive_type: s3\n  s3: {bucket: b, endpoint: 'https:///b'}", vec![no_endpoint("https:///b")]),
+        ("  archive_type: s3\n  s3: {bucket: b, endpoint: 'https://h o'}", vec![no_endpoint("https://h o")]),
+        ("  archive_type: s3\n  s3: {bucket: b, endpoint: 'https://id:key@h'}", vec![no_endpoint("https://id:key@h")]),
+        (
+            "  archive_type: s3\n  s3: {bucket: b, credentials: {access_key: a, secret_access_key: s}}",
+            vec![
+                "4 archive.s3.credentials: access_key_id is missing".to_owned(),
+                "4 archive.s3.credentials.access_key: there is no such setting; did you mean access_key_id?".to_owned(),
+            ],
+        ),
+    ] {
+        let mut found = errors(&format!("{NODE}archive:\n{archive}\n"));
+        let mut expected = expected;
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected, "{archive}");
+    }
+}
+
+#[test]
 fn what_the_cluster_refuses_is_named_by_the_setting_and_its_line() {
     let gossip = format!("{NODE}registry:\n  gossip:\n    suspect_timeout_sec: 5\n    fail_timeout_sec: 5\n");
     assert_eq!(

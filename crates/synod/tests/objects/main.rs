@@ -19,6 +19,7 @@ mod network;
 mod alone;
 mod archive;
 mod clients;
+mod conditional;
 mod faults;
 mod healing;
 mod keys;
