@@ -140,6 +140,7 @@ impl<S: ObjectStore> Archived<S> {
         if !lock(&tier.restoring).insert(name.clone()) {
             return;
         }
+        tier.archive.counters().restoring.fetch_add(1, Ordering::Relaxed);
         let (this, tier, name) = (self.clone(), Arc::clone(tier), name.clone());
         tokio::spawn(async move {
             let taken = match &lost {
@@ -150,6 +151,7 @@ impl<S: ObjectStore> Archived<S> {
                 tracing::warn!(object = %name, %error, "an object could not be taken from the archive");
             }
             lock(&tier.restoring).remove(&name);
+            tier.archive.counters().restoring.fetch_sub(1, Ordering::Relaxed);
             drop(room);
         });
     }

@@ -61,6 +61,7 @@ impl Default for WorkerConfig {
 pub(crate) struct ArchiveCounters {
     pub(crate) archived: AtomicU64,
     pub(crate) deleted: AtomicU64,
+    pub(crate) restoring: AtomicU64,
     pub(crate) restored: AtomicU64,
     pub(crate) rescued: AtomicU64,
 }
@@ -107,6 +108,7 @@ fn status(counters: &ArchiveCounters, queue: &Queue) -> ArchiveStatusJson {
         pending: queue.pending() as u64,
         archived: count(&counters.archived),
         deleted: count(&counters.deleted),
+        restoring: count(&counters.restoring),
         restored: count(&counters.restored),
         rescued: count(&counters.rescued),
         failing_since_unix_ms,

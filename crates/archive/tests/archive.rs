@@ -128,9 +128,11 @@ async fn a_new_cluster_finds_what_an_old_one_archived_and_takes_it_back() {
     let mut old = Cluster::start(&elsewhere, 1, true).await;
     let (small, large) = (body(1000), body(LARGE));
     old.put("small", &small).await;
+    old.put("other", &small).await;
     old.put("large", &large).await;
     let etag = old.get("large").await.etag().map(str::to_owned);
     elsewhere.until_copied("small", &small).await;
+    elsewhere.until_copied("other", &small).await;
     elsewhere.until_copied("large", &large).await;
     old.kill(0).await;
 
@@ -142,28 +144,31 @@ async fn a_new_cluster_finds_what_an_old_one_archived_and_takes_it_back() {
         (head.header("x-amz-meta-author"), head.header("content-type")),
         (Some("somebody"), Some("image/png"))
     );
-    for (key, body) in [("small", &small), ("large", &large)] {
+    // Whoever wants that nothing is there is told that something is.
+    let name = object("small");
+    let refused = new.store().write(&name, Condition::Absent, Arc::from("e"), Content::default()).await;
+    assert!(matches!(refused, Ok(WriteOutcome::Refused(Some(_)))), "{refused:?}");
+    let refused =
+        new.client.put(PHOTOS, "large", small.clone(), &[("if-none-match", "*")]).await.expect("an answer");
+    assert_eq!(refused.status, StatusCode::PRECONDITION_FAILED);
+    for (key, body) in [("other", &small), ("small", &small), ("large", &large)] {
         let reply = new.get(key).await;
         assert!(reply.status == StatusCode::OK && reply.body == *body, "{key}: {}", reply.status);
     }
-    // Whoever wants that nothing is there is told that something is.
-    let refused =
-        new.client.put(PHOTOS, "small", small.clone(), &[("if-none-match", "*")]).await.expect("an answer");
-    assert_eq!(refused.status, StatusCode::PRECONDITION_FAILED);
-    for key in ["small", "large"] {
+    for key in ["small", "other", "large"] {
         eventually("it is taken back", async || {
             new.objects().read(&object(key)).await.expect("an answer").map(drop).ok_or("not yet")
         })
         .await;
     }
     elsewhere.go_down().await;
-    for (key, body) in [("small", &small), ("large", &large)] {
+    for (key, body) in [("small", &small), ("other", &small), ("large", &large)] {
         let reply = new.get(key).await;
         assert!(reply.status == StatusCode::OK && reply.body == *body, "{key}: {}", reply.status);
         assert_eq!(reply.header("x-amz-meta-author"), Some("somebody"));
     }
     // What the cluster does not know of cannot be said to be nowhere.
-    assert_eq!(new.get("other").await.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(new.get("unknown").await.status, StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -240,12 +245,8 @@ async fn an_upload_that_nobody_wants_any_more_is_ended() {
     // The object is another one meanwhile.
     let large = body(LARGE + 1);
     cluster.put("large", &large).await;
-    let text = ArchiveRecord::Uploading { of, upload: Some(upload) }.to_text();
-    let meta: Bytes = [b"\x01", text.as_bytes()].concat().into();
-    let content = Content { meta, ..Content::default() };
-    let name = EntryName::new(Space::Archive, PHOTOS, "large").expect("a name");
-    let written = cluster.objects().write(&name, Condition::Absent, Arc::from(""), content).await;
-    assert!(matches!(written, Ok(WriteOutcome::Done(_))), "{written:?}");
+    let left = ArchiveRecord::Uploading { of, upload: Some(upload) };
+    write_record(&cluster, "large", Condition::Absent, &left).await;
 
     cluster.start_workers();
     elsewhere.until_copied("large", &large).await;
@@ -256,6 +257,88 @@ async fn an_upload_that_nobody_wants_any_more_is_ended() {
         other => Err(format!("{other:?}")),
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_late_changes_nothing_that_others_wrote_down() {
+    let elsewhere = Elsewhere::start().await;
+    let cluster = Cluster::start(&elsewhere, 1, true).await;
+    elsewhere.valve.hold_after(0);
+    cluster.put("a", &body(1000)).await;
+    // The copy is written, and the worker does not know yet.
+    elsewhere.until_copied("a", &body(1000)).await;
+    assert!(matches!(record(&cluster, "a").await, Some(ArchiveRecord::Uploading { .. })));
+    // Another node that holds itself for the primary has deleted the copy meanwhile, as far as it knows.
+    let deleted = ArchiveRecord::Deleted { since_ms: u64::MAX >> 1 };
+    write_record(&cluster, "a", Condition::Any, &deleted).await;
+    elsewhere.valve.open();
+    eventually("it is archived", async || match record(&cluster, "a").await {
+        Some(ArchiveRecord::Archived { .. }) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    // So what counts is what the other wrote down: the copy was written once more.
+    assert_eq!(elsewhere.answered("PutObject", 200), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_that_is_deleted_while_it_is_taken_back_stays_deleted() {
+    let elsewhere = Elsewhere::start().await;
+    let mut old = Cluster::start(&elsewhere, 1, true).await;
+    old.put("large", &body(LARGE)).await;
+    elsewhere.until_copied("large", &body(LARGE)).await;
+    old.kill(0).await;
+
+    let new = Cluster::start(&elsewhere, 1, false).await;
+    elsewhere.valve.hold_after(1 << 20);
+    let (store, name) = (new.store().clone(), object("large"));
+    let writing = tokio::spawn(async move {
+        store.write(&name, Condition::Absent, Arc::from("e"), Content::default()).await
+    });
+    elsewhere.valve.until_held().await;
+    new.delete("large").await;
+    elsewhere.valve.open();
+    // The object was there when the write began, and is not when it is decided.
+    let written = writing.await.expect("a task");
+    assert!(matches!(written, Ok(WriteOutcome::Done(Some(_)))), "{written:?}");
+    assert_eq!(new.get("large").await.body.len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_that_is_overwritten_while_it_is_written_back_stays_overwritten() {
+    let elsewhere = Elsewhere::start().await;
+    let mut cluster = Cluster::start(&elsewhere, 1, true).await;
+    let (large, small) = (body(LARGE), body(1000));
+    cluster.put("large", &large).await;
+    eventually("it is archived", async || match record(&cluster, "large").await {
+        Some(ArchiveRecord::Archived { .. }) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    cluster.stop_workers();
+    assert!(cluster.lose_parts() >= 1);
+    // Whoever reads gets everything, and what is read to be written back stops soon.
+    elsewhere.valve.hold_after(LARGE as u64 + (1 << 20));
+    assert!(cluster.get("large").await.body == large);
+    elsewhere.valve.until_held().await;
+    let restoring = || cluster.objects().archive_status().expect("a status").restoring;
+    assert_eq!(restoring(), 1);
+    cluster.put("large", &small).await;
+    elsewhere.valve.open();
+    eventually("nothing is written back any more", async || match restoring() {
+        0 => Ok(()),
+        count => Err(count),
+    })
+    .await;
+    assert!(cluster.get("large").await.body == small);
+}
+
+async fn write_record(cluster: &Cluster, key: &str, condition: Condition, record: &ArchiveRecord) {
+    let meta: Bytes = [b"\x01", record.to_text().as_bytes()].concat().into();
+    let content = Content { meta, ..Content::default() };
+    let name = EntryName::new(Space::Archive, PHOTOS, key).expect("a name");
+    let written = cluster.objects().write(&name, condition, Arc::from(""), content).await;
+    assert!(matches!(written, Ok(WriteOutcome::Done(_))), "{written:?}");
 }
 
 async fn record(cluster: &Cluster, key: &str) -> Option<ArchiveRecord> {

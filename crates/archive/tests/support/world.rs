@@ -111,11 +111,13 @@ impl Elsewhere {
     }
 }
 
-/// Passes connections on, until it is told not to: then it cuts all of them, after so many bytes.
+/// Passes connections on, until it is told not to: then it cuts all of them after so many bytes, or keeps answers back.
 pub(crate) struct Valve {
     address: SocketAddr,
     /// How many more bytes go towards the other end.
     room: Arc<watch::Sender<u64>>,
+    /// How many more bytes come back before the rest waits.
+    answers: Arc<watch::Sender<u64>>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -124,22 +126,37 @@ impl Valve {
         let listener = tokio::net::TcpListener::bind(any_address()).await.expect("a port");
         let own = listener.local_addr().expect("an address");
         let room = Arc::new(watch::Sender::new(u64::MAX));
-        let shared = Arc::clone(&room);
+        let answers = Arc::new(watch::Sender::new(u64::MAX));
+        let shared = (Arc::clone(&room), Arc::clone(&answers));
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((near, _)) = listener.accept().await {
-                connections.spawn(pass_on(near, address, Arc::clone(&shared)));
+                let (room, answers) = shared.clone();
+                connections.spawn(pass_on(near, address, room, answers));
             }
         });
-        Self { address: own, room, task }
+        Self { address: own, room, answers, task }
     }
 
     pub(crate) fn close_after(&self, bytes: u64) {
         self.room.send_replace(bytes);
     }
 
+    /// Answers wait, after so many bytes of them.
+    pub(crate) fn hold_after(&self, bytes: u64) {
+        self.answers.send_replace(bytes);
+    }
+
     pub(crate) fn open(&self) {
         self.room.send_replace(u64::MAX);
+        self.answers.send_replace(u64::MAX);
+    }
+
+    /// Until something waits.
+    pub(crate) async fn until_held(&self) {
+        let mut answers = self.answers.subscribe();
+        let held = tokio::time::timeout(PATIENCE, answers.wait_for(|left| *left < 64 << 10)).await;
+        held.expect("not held in time").expect("a valve");
     }
 
     pub(crate) async fn until_closed(&self) {
@@ -156,26 +173,46 @@ impl Drop for Valve {
 }
 
 /// One connection, until either end closes it or there is no more room.
-async fn pass_on(mut near: TcpStream, address: SocketAddr, room: Arc<watch::Sender<u64>>) {
+async fn pass_on(
+    mut near: TcpStream,
+    address: SocketAddr,
+    room: Arc<watch::Sender<u64>>,
+    answers: Arc<watch::Sender<u64>>,
+) {
     let Ok(mut far) = TcpStream::connect(address).await else { return };
     let ((mut near_in, mut near_out), (mut far_in, mut far_out)) = (near.split(), far.split());
     let there = async {
         let mut buffer = vec![0; 64 << 10];
         while let Ok(count @ 1..) = near_in.read(&mut buffer).await {
-            let mut allowed = 0;
-            room.send_modify(|room| {
-                allowed = usize::try_from(*room).unwrap_or(usize::MAX).min(count);
-                if *room < u64::MAX {
-                    *room -= allowed as u64;
-                }
-            });
+            let allowed = usize::try_from(take(&room, count as u64)).expect("no more than there are");
             if far_out.write_all(&buffer[..allowed]).await.is_err() || allowed < count {
                 return;
             }
         }
     };
-    let back = tokio::io::copy(&mut far_in, &mut near_out);
-    tokio::select! { () = there => {}, _ = back => {} }
+    let back = async {
+        let (mut buffer, mut allowed) = (vec![0; 64 << 10], answers.subscribe());
+        while let Ok(count @ 1..) = far_in.read(&mut buffer).await {
+            let is_open = allowed.wait_for(|allowed| *allowed >= count as u64).await.is_ok();
+            take(&answers, count as u64);
+            if !is_open || near_out.write_all(&buffer[..count]).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! { () = there => {}, () = back => {} }
+}
+
+/// Takes up to so many bytes of what is left, unless there is no end to it.
+fn take(left: &watch::Sender<u64>, wanted: u64) -> u64 {
+    let mut taken = 0;
+    left.send_modify(|left| {
+        taken = wanted.min(*left);
+        if *left < u64::MAX {
+            *left -= taken;
+        }
+    });
+    taken
 }
 
 /// A cluster with an archive.
@@ -218,6 +255,10 @@ impl Cluster {
         Self { dir, config, nodes, key, client }
     }
 
+    pub(crate) fn store(&self) -> &Archived<Objects> {
+        &self.nodes[0].as_ref().expect("a node").store
+    }
+
     pub(crate) fn objects(&self) -> &Objects {
         self.nodes[0].as_ref().expect("a node").node.objects()
     }
@@ -236,6 +277,12 @@ impl Cluster {
             self.client = client(running.gateway.address(), &self.key);
         }
         self.nodes[index] = Some(running);
+    }
+
+    pub(crate) fn stop_workers(&mut self) {
+        for running in self.nodes.iter_mut().flatten() {
+            running.worker = None;
+        }
     }
 
     pub(crate) fn start_workers(&mut self) {

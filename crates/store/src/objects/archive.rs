@@ -25,7 +25,9 @@ pub struct ArchiveStatusJson {
     pub archived: u64,
     /// Copies that were deleted, since the node started.
     pub deleted: u64,
-    /// Objects that were taken from the archive into the cluster, since the node started.
+    /// Objects that are being taken from the archive into the cluster, because somebody read them.
+    pub restoring: u64,
+    /// Objects that were taken from the archive into the cluster, wholly or as far as they were lost, since the node started.
     pub restored: u64,
     /// Bodies that were read from the archive because no replica could give them, since the node started.
     pub rescued: u64,
@@ -41,6 +43,11 @@ impl ArchiveStatusJson {
             "synod_archive_pending",
             "Copies that have yet to be written or deleted.",
             self.pending,
+        );
+        text.one_gauge(
+            "synod_archive_restoring",
+            "Objects that are being taken from the archive.",
+            self.restoring,
         );
         let help = "Whether copies cannot be written or deleted.";
         text.one_gauge("synod_archive_failing", help, u64::from(self.failing_since_unix_ms.is_some()));

@@ -34,7 +34,9 @@ impl Objects {
         drop(self.archive.set(report));
     }
 
-    pub(crate) fn archive_status(&self) -> Option<ArchiveStatusJson> {
+    /// How the archive of the node is, if somebody reports it.
+    #[must_use]
+    pub fn archive_status(&self) -> Option<ArchiveStatusJson> {
         self.archive.get().map(|report| report())
     }
 
