@@ -9,6 +9,7 @@
 //! it. Equal configurations begin the same cluster, so it does not matter which node is the first.
 
 mod admission;
+mod events;
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +22,7 @@ use synod_cluster::{
     ApiExtension, Cluster, ClusterConfig, ClusterProvider, ClusterProviderError, IncarnationStore,
     IncarnationStoreError, MembershipHandle,
 };
-use synod_core::membership::{MembershipCoordinatorConfig, NodeStatus, PhiConfig};
+use synod_core::membership::{ClusterEvent, MembershipCoordinatorConfig, NodeStatus, PhiConfig};
 use synod_core::slots::{
     BootstrapNode, BootstrapState, Envelope, EnvelopeBody, Pace, SlotRegistryConfig, Standing, Takeover,
 };
@@ -164,12 +165,26 @@ impl Node {
                 return Err(error.into());
             }
         };
-        let mut tasks = vec![tokio::spawn(follow_membership(
-            membership.clone(),
-            registry.clone(),
-            own.node.clone(),
-            Arc::clone(&bootstrap),
-        ))];
+        let mut tasks = vec![
+            tokio::spawn(follow_membership(
+                membership.clone(),
+                registry.clone(),
+                own.node.clone(),
+                Arc::clone(&bootstrap),
+            )),
+            tokio::spawn(events::publish(
+                registry.events(),
+                cluster.events().clone(),
+                clock,
+                |events, observed_at| ClusterEvent::Slots { events, observed_at },
+            )),
+            tokio::spawn(events::publish(
+                objects.objects().events(),
+                cluster.events().clone(),
+                clock,
+                |events, observed_at| ClusterEvent::Objects { events, observed_at },
+            )),
+        ];
         if let (Some(hints), Some(heard)) = (&hints, heard) {
             let body = EnvelopeBody::BootstrapSnapshot((*bootstrap).clone());
             let cluster = bootstrap.cluster_id();

@@ -1,14 +1,17 @@
 //! The objects of three nodes in one process: real sockets, real disks.
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use synod_cluster::Delivery;
 use synod_core::NodeId;
-use synod_core::objects::{Condition, EntryName, Space};
-use synod_core::slots::SlotRegistryConfig;
+use synod_core::membership::ClusterEvent;
+use synod_core::objects::{Condition, EntryName, ObjectEvent, Space};
+use synod_core::slots::{SlotEvent, SlotRegistryConfig};
 use synod_store::config::NodeConfig;
 use synod_store::node::{Node, NodeOptions, Origin};
 use synod_store::objects::content::{Body, Content, Entry};
@@ -166,6 +169,38 @@ async fn all_disks_of_a_node_are_used() {
         let parts = cluster.dir.path().join("node1").join(disk).join("objects/parts");
         assert!(count_files(&parts) > 0, "nothing is on disk {disk}");
     }
+}
+
+/// Every slot is served by one node, which says so on the event stream of the cluster, after it was elected.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_event_stream_tells_who_serves_which_slot() {
+    let cluster = Cluster::start(3).await;
+    let mut streams: Vec<_> =
+        cluster.nodes.iter().flatten().map(|node| node.cluster().events().subscribe()).collect();
+    let (mut elected, mut served) = (BTreeSet::new(), BTreeSet::new());
+    while served.len() < 32 {
+        for stream in &mut streams {
+            while let Some(Delivery::Event(event)) = stream.try_recv() {
+                match &*event {
+                    ClusterEvent::Slots { events, .. } => {
+                        elected.extend(events.iter().filter_map(|event| match event {
+                            SlotEvent::Elected { slot, epoch, .. } => Some((*slot, *epoch)),
+                            _ => None,
+                        }));
+                    }
+                    ClusterEvent::Objects { events, .. } => {
+                        served.extend(events.iter().filter_map(|event| match event {
+                            ObjectEvent::SlotServing { slot, epoch, .. } => Some((*slot, *epoch)),
+                            _ => None,
+                        }));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(served.is_subset(&elected), "{served:?} without {elected:?}");
 }
 
 fn count_files(dir: &Path) -> usize {

@@ -70,11 +70,14 @@ pub enum MetricFamily {
     Grains,
     /// Topics.
     PubSub,
+    /// Slots and what is kept in them.
+    Storage,
 }
 
 impl MetricFamily {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Membership, Self::Gossip, Self::Remote, Self::Grains, Self::PubSub];
+    pub const ALL: [Self; 6] =
+        [Self::Membership, Self::Gossip, Self::Remote, Self::Grains, Self::PubSub, Self::Storage];
 
     /// Its name in settings and in labels.
     #[must_use]
@@ -85,6 +88,7 @@ impl MetricFamily {
             Self::Remote => "remote",
             Self::Grains => "grains",
             Self::PubSub => "pubsub",
+            Self::Storage => "storage",
         }
     }
 }

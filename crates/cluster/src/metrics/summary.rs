@@ -57,8 +57,10 @@ impl<'a> EventSummary<'a> {
                 Self::new(MetricFamily::Gossip, "state_updated", EventResult::Ok).about(&update.member)
             }
             ClusterEvent::Grain { event, .. } => Self::of_grain(event),
+            ClusterEvent::Objects { .. } => Self::new(MetricFamily::Storage, "objects", EventResult::Ok),
             ClusterEvent::PubSub { event, .. } => Self::of_pubsub(event),
             ClusterEvent::Remote { event, .. } => Self::of_remote(event),
+            ClusterEvent::Slots { .. } => Self::new(MetricFamily::Storage, "slots", EventResult::Ok),
             other => Self::of_membership(other),
         }
     }

@@ -10,11 +10,14 @@ use super::topology::{TopologyApplyError, TopologyUpdate};
 use crate::gossip::{GossipUpdate, GossiperEvent};
 use crate::grains::GrainEvent;
 use crate::id::{Authority, MemberId};
+use crate::objects::ObjectEvent;
 use crate::pubsub::PubSubEvent;
 use crate::remote::RemoteEvent;
 use crate::roster::RosterUpdate;
+use crate::slots::SlotEvent;
 use crate::time::TimerInstant;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 /// An event of the cluster, as published on the event stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +78,13 @@ pub enum ClusterEvent {
         /// What happened.
         event: MembershipEvent,
         /// When.
+        observed_at: TimerInstant,
+    },
+    /// What happened to the objects of this node within a short while.
+    Objects {
+        /// What happened, in order.
+        events: Vec<ObjectEvent>,
+        /// When the first of it did.
         observed_at: TimerInstant,
     },
     /// Something happened to a topic of this node.
@@ -144,6 +154,13 @@ pub enum ClusterEvent {
         /// When.
         observed_at: TimerInstant,
     },
+    /// What happened to the slots of this node within a short while.
+    Slots {
+        /// What happened, in order.
+        events: Vec<SlotEvent>,
+        /// When the first of it did.
+        observed_at: TimerInstant,
+    },
     /// The node started.
     Startup {
         /// As what.
@@ -186,6 +203,7 @@ impl ClusterEvent {
             | Self::MemberQuarantined { observed_at, .. }
             | Self::MemberStatusChanged { observed_at, .. }
             | Self::Membership { observed_at, .. }
+            | Self::Objects { observed_at, .. }
             | Self::PubSub { observed_at, .. }
             | Self::QuarantineLifted { observed_at, .. }
             | Self::QuorumLost { observed_at, .. }
@@ -195,6 +213,7 @@ impl ClusterEvent {
             | Self::SelfRejoining { observed_at, .. }
             | Self::Shutdown { observed_at, .. }
             | Self::ShutdownFailed { observed_at, .. }
+            | Self::Slots { observed_at, .. }
             | Self::Startup { observed_at, .. }
             | Self::StartupFailed { observed_at, .. }
             | Self::TopologyApplyFailed { observed_at, .. } => *observed_at,

@@ -146,20 +146,22 @@ impl OpenPart {
         Self { id, bytes: 0, copies: copies.collect() }
     }
 
-    /// Gives a piece to all replicas, in chunks. One that has failed, or takes too long, is left behind.
+    /// Gives a piece to all replicas, in chunks. One that has failed, or that others need not wait for, is left behind.
     async fn write(&mut self, mut piece: Bytes, quorum: usize) -> Result<(), StoreError> {
         self.bytes += piece.len() as u64;
         while !piece.is_empty() {
             let chunk = piece.split_to(piece.len().min(CHUNK_BYTES));
+            let mut taking = self.copies.iter().filter(|copy| copy.chunks.is_some()).count();
             for copy in &mut self.copies {
                 let Some(chunks) = &copy.chunks else { continue };
                 let is_taken = match chunks.try_send(Piece::Data(chunk.clone())) {
                     Ok(()) => true,
                     Err(mpsc::error::TrySendError::Closed(_)) => false,
                     Err(mpsc::error::TrySendError::Full(chunk)) => {
-                        chunks.send_timeout(chunk, LAGGARD_PATIENCE).await.is_ok()
+                        chunks.send_timeout(chunk, patience(taking, quorum)).await.is_ok()
                     }
                 };
+                taking -= usize::from(!is_taken);
                 if !is_taken {
                     tracing::debug!(node = %copy.node, part = %self.id, "a replica takes no more of a part");
                     copy.chunks = None;
@@ -182,7 +184,7 @@ impl OpenPart {
             tokio::spawn(async move {
                 if let Some(chunks) = copy.chunks {
                     // One that has ended says why below.
-                    chunks.send_timeout(Piece::End, LAGGARD_PATIENCE).await.ok();
+                    chunks.send_timeout(Piece::End, BUSY_PATIENCE).await.ok();
                 }
                 let seal = copy.sealed.await.unwrap_or_else(|error| Err(error.to_string()));
                 // Nobody waits for the last one any more.
@@ -222,6 +224,12 @@ impl OpenPart {
         }
         unavailable(&reasons)
     }
+}
+
+/// How long the slowest of `taking` replicas is waited for. Without it there are enough, or it is one of those that a
+/// part needs: then the disks are busy with what others write, and to wait is what slows the writers down.
+fn patience(taking: usize, quorum: usize) -> Duration {
+    if taking > quorum { LAGGARD_PATIENCE } else { BUSY_PATIENCE }
 }
 
 fn unavailable(reasons: &[String]) -> StoreError {
@@ -478,8 +486,10 @@ pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
 const READ_BYTES: u64 = 256 * 1024;
 /// Chunks that may wait for one replica, or for one reader.
 const CHUNKS_MAX: usize = 4;
-/// How long a replica may refuse a chunk before it is left behind.
+/// How long a replica may refuse a chunk before it is left behind, when there are enough without it.
 const LAGGARD_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a replica may refuse a chunk before the body that needs it fails.
+const BUSY_PATIENCE: Duration = Duration::from_secs(60);
 const READ_PATIENCE: Duration = Duration::from_secs(10);
 /// How a full disk is told over the wire.
 const FULL_MARK: &str = "no room";

@@ -40,10 +40,8 @@ impl Objects {
         self.archive.get().map(|report| report())
     }
 
-    /// What happens to the objects of this node from now on: slots that it serves or loses, what it learned, what was healed.
-    /// Whoever is too slow misses the oldest.
-    #[must_use]
-    pub fn events(&self) -> broadcast::Receiver<ObjectEvent> {
+    /// What happens to the objects of this node from now on, for the event stream of the cluster.
+    pub(crate) fn events(&self) -> broadcast::Receiver<ObjectEvent> {
         self.plane.events()
     }
 

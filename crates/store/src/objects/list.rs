@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use synod_core::NodeId;
 use synod_core::objects::{EntryName, Space};
-use synod_core::slots::{SlotEpoch, SlotId};
+use synod_core::slots::SlotId;
 use synod_wire::objects as wire;
 use tokio::time::Instant;
 
 use super::codec::{malformed, read_tag, write_tag};
 use super::contract::{LIST_MAX, ListItem, ListPage, ListPosition, ListQuery, ListedEntry, StoreError};
-use super::disk::{DiskError, DiskListItem, DiskListQuery};
+use super::disk::{Disk, DiskListItem, DiskListPage, DiskListQuery};
 use super::plane::Plane;
 use crate::codec::{CodecError, read_slot};
 
@@ -117,41 +117,28 @@ pub(crate) async fn list_here(
 ) -> Result<wire::Page, String> {
     let only = query.slot.map(read_slot).transpose().map_err(|error| error.to_string())?;
     let query = read_query(query).map_err(|error| error.to_string())?;
-    let (space, bucket) = (query.space, query.bucket.clone());
     let served: Vec<_> =
         plane.serving().into_iter().filter(|(slot, _)| only.is_none_or(|only| only == *slot)).collect();
-    let (reader, slots) = (Arc::clone(plane), served.clone());
-    let read = tokio::task::spawn_blocking(move || read_page(&reader, &query, &slots)).await;
-    let (items, is_truncated) =
-        read.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-    let entries = items.iter().filter_map(|item| match item {
-        DiskListItem::Entry { entry, rank, .. } => {
-            Some((EntryName::new(space, &bucket, &entry.key).ok()?, *rank))
-        }
-        DiskListItem::Prefix(_) => None,
-    });
-    let settled = plane.settle(entries.collect(), served.clone(), patience).await;
-    settled.map_err(|error| error.to_string())?;
-    let (slots, epochs) = served.iter().map(|(slot, epoch)| (u32::from(slot.get()), epoch.get())).unzip();
-    Ok(wire::Page { items: items.into_iter().map(write_item).collect(), is_truncated, slots, epochs })
-}
-
-/// What the disks of this node have of some slots: as many items as are wanted, or all there are.
-fn read_page(
-    plane: &Plane,
-    query: &DiskListQuery,
-    slots: &[(SlotId, SlotEpoch)],
-) -> Result<(Vec<DiskListItem>, bool), DiskError> {
     let mut wanted = vec![false; usize::from(plane.bootstrap().replication.total_slots)];
-    slots.iter().for_each(|(slot, _)| wanted[slot.index()] = true);
-    let wanted = |slot: SlotId| wanted.get(slot.index()).copied().unwrap_or(false);
+    served.iter().for_each(|(slot, _)| wanted[slot.index()] = true);
+    let wanted: Arc<[bool]> = wanted.into();
+    let deadline = Instant::now() + patience;
     let mut items = Vec::new();
     let mut is_truncated = false;
     for disk in plane.disks() {
         let mut query = query.clone();
         // A page may end early when much had to be passed over; then it goes on.
         loop {
-            let page = disk.list(&query, &wanted)?;
+            let page = read_page(disk, &query, &wanted).await?;
+            let entries = page.items.iter().filter_map(|item| match item {
+                DiskListItem::Entry { entry, rank, .. } => {
+                    Some((EntryName::new(query.space, &query.bucket, &entry.key).ok()?, *rank))
+                }
+                DiskListItem::Prefix(_) => None,
+            });
+            let entries = entries.chain(page.hidden).collect();
+            let left = deadline.saturating_duration_since(Instant::now());
+            plane.settle(entries, served.clone(), left).await.map_err(|error| error.to_string())?;
             query.limit -= page.items.len().min(query.limit);
             items.extend(page.items);
             match page.next {
@@ -172,7 +159,16 @@ fn read_page(
         is_truncated |= items.len() > query.limit;
         items.truncate(query.limit);
     }
-    Ok((items, is_truncated))
+    let (slots, epochs) = served.iter().map(|(slot, epoch)| (u32::from(slot.get()), epoch.get())).unzip();
+    Ok(wire::Page { items: items.into_iter().map(write_item).collect(), is_truncated, slots, epochs })
+}
+
+async fn read_page(disk: &Disk, query: &DiskListQuery, wanted: &Arc<[bool]>) -> Result<DiskListPage, String> {
+    let (disk, query, wanted) = (disk.clone(), query.clone(), Arc::clone(wanted));
+    let read = tokio::task::spawn_blocking(move || {
+        disk.list(&query, &|slot: SlotId| wanted.get(slot.index()).copied().unwrap_or(false))
+    });
+    read.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
 fn key_of(item: &DiskListItem) -> &str {

@@ -2,7 +2,9 @@
 //!
 //! Every client is a loop: the next request goes out when the answer to the last one is in. Clients are spread over the
 //! endpoints. A row runs for some seconds, and at least once per client; what is put in a row of PUT is what the row of GET
-//! of the same size gets.
+//! of the same size gets. LIST reads a page of [`LISTED`] keys that are put for it, so that every service lists as much.
+//! COPY is what GET of the largest size is held against: a file of that size, warm, sent over a loopback connection by the
+//! operating system and read to its end.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,10 +15,16 @@ use anstream::eprintln;
 use bytes::Bytes;
 use http::Method;
 use serde::Serialize;
-use synod_s3::client::S3Client;
+use synod_s3::client::{ClientError, Reply, S3Client};
 
 use crate::inspect::{json, print};
 use crate::terminal::{RED, table, with_runtime};
+
+/// How many keys LIST finds, which is one page.
+const LISTED: u64 = 1000;
+
+/// How many of them are put at once.
+const LISTED_AT_ONCE: u64 = 32;
 
 /// Arguments of `synod bench s3`.
 #[derive(Debug, clap::Args)]
@@ -62,6 +70,9 @@ struct Row {
     p99_ms: f64,
     requests: usize,
     errors: usize,
+    /// What the first request that failed was answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_error: Option<String>,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -90,6 +101,20 @@ pub(crate) fn run(args: &Args) -> ExitCode {
                 }
             }
         }
+        if let Some(largest) = args.bytes.iter().max() {
+            match copy::run(*largest, args.seconds) {
+                Ok(row) => rows.push(row),
+                Err(error) => {
+                    eprintln!("{RED}error:{RED:#} a file cannot be copied over loopback: {error}");
+                    return ExitCode::FAILURE;
+                }
+            }
+            progress(&rows[rows.len() - 1]);
+        }
+        if let Err(reason) = put_listed(&clients, &args.bucket).await {
+            eprintln!("{RED}error:{RED:#} the keys to list cannot be put: {reason}");
+            return ExitCode::FAILURE;
+        }
         for count in &args.clients {
             let load = Load { clients: &clients, args, count: *count, bytes: 0 };
             rows.push(load.list().await);
@@ -100,7 +125,17 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         match is_clean {
             true => ExitCode::SUCCESS,
             false => {
-                eprintln!("{RED}error:{RED:#} some requests failed");
+                for row in rows.iter().filter(|row| row.errors > 0) {
+                    eprintln!(
+                        "{RED}error:{RED:#} {} of {} requests failed in {} of {} bytes by {} clients: {}",
+                        row.errors,
+                        row.requests,
+                        row.operation,
+                        row.bytes,
+                        row.clients,
+                        row.first_error.as_deref().unwrap_or_default()
+                    );
+                }
                 ExitCode::FAILURE
             }
         }
@@ -123,10 +158,7 @@ impl Load<'_> {
             .run("PUT", move |client, _| {
                 let (body, bucket) = (body.clone(), bucket.clone());
                 let key = format!("{prefix}{:08}", drawn.fetch_add(1, Ordering::Relaxed));
-                async move {
-                    let reply = client.put(&bucket, &key, body, &[]).await;
-                    reply.is_ok_and(|reply| reply.status.is_success())
-                }
+                async move { succeeded(client.put(&bucket, &key, body, &[]).await) }
             })
             .await;
         stored.store(next.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -139,8 +171,11 @@ impl Load<'_> {
             let bucket = bucket.clone();
             let key = format!("{prefix}{:08}", draw % stored.max(1));
             async move {
-                let counted = client.count(&bucket, &key).await;
-                counted.is_ok_and(|(status, bytes)| status.is_success() && bytes == expected)
+                match client.count(&bucket, &key).await {
+                    Ok((status, bytes)) if status.is_success() && bytes == expected => Ok(()),
+                    Ok((status, bytes)) => Err(format!("{status} with {bytes} bytes")),
+                    Err(error) => Err(error.to_string()),
+                }
             }
         })
         .await
@@ -151,9 +186,12 @@ impl Load<'_> {
         self.run("LIST", move |client, _| {
             let bucket = bucket.clone();
             async move {
-                let query = [("list-type", "2"), ("max-keys", "1000")];
+                let query = [("list-type", "2"), ("max-keys", "1000"), ("prefix", "listed/")];
                 let reply = client.call(Method::GET, &format!("/{bucket}"), &query, &[], Bytes::new()).await;
-                reply.is_ok_and(|reply| reply.status.is_success())
+                match reply.as_ref().map_or(0, |reply| reply.text().matches("<Key>").count() as u64) {
+                    LISTED => Ok(()),
+                    found => succeeded(reply).and(Err(format!("{found} keys instead of {LISTED}"))),
+                }
             }
         })
         .await
@@ -169,7 +207,7 @@ impl Load<'_> {
         request: impl Fn(Arc<S3Client>, u64) -> F + Send + Sync + 'static,
     ) -> Row
     where
-        F: Future<Output = bool> + Send + 'static,
+        F: Future<Output = Result<(), String>> + Send + 'static,
     {
         let began = Instant::now();
         let until = began + Duration::from_secs_f64(self.args.seconds);
@@ -179,39 +217,140 @@ impl Load<'_> {
             let client = Arc::clone(&self.clients[index % self.clients.len()]);
             let request = Arc::clone(&request);
             loops.spawn(async move {
-                let (mut times, mut errors) = (Vec::new(), 0);
+                let mut tally = Tally::default();
                 let mut draws = fastrand::Rng::with_seed(index as u64);
                 loop {
                     let sent = Instant::now();
-                    let is_done = request(Arc::clone(&client), draws.u64(..)).await;
-                    errors += usize::from(!is_done);
-                    times.push(sent.elapsed());
+                    if let Err(reason) = request(Arc::clone(&client), draws.u64(..)).await {
+                        tally.errors += 1;
+                        tally.first_error.get_or_insert(reason);
+                    }
+                    tally.times.push(sent.elapsed());
                     if Instant::now() >= until {
-                        return (times, errors);
+                        return tally;
                     }
                 }
             });
         }
-        let ended = loops.join_all().await;
-        let seconds = began.elapsed().as_secs_f64();
-        let errors = ended.iter().map(|(_, errors)| errors).sum();
-        let mut times: Vec<Duration> = ended.into_iter().flat_map(|(times, _)| times).collect();
-        times.sort_unstable();
+        let mut tally = Tally::default();
+        for some in loops.join_all().await {
+            tally.times.extend(some.times);
+            tally.errors += some.errors;
+            tally.first_error = tally.first_error.or(some.first_error);
+        }
+        tally.into_row(operation, self.bytes, self.count, began.elapsed())
+    }
+}
+
+/// What a loop of requests saw.
+#[derive(Default)]
+struct Tally {
+    times: Vec<Duration>,
+    errors: usize,
+    first_error: Option<String>,
+}
+
+impl Tally {
+    fn into_row(mut self, operation: &'static str, bytes: usize, clients: usize, ran: Duration) -> Row {
+        self.times.sort_unstable();
         let at = |part: f64| {
-            let index = ((times.len() - 1) as f64 * part).round() as usize;
-            times[index].as_secs_f64() * 1000.0
+            let index = (self.times.len().saturating_sub(1) as f64 * part).round() as usize;
+            self.times.get(index).map_or(0.0, |time| time.as_secs_f64() * 1000.0)
         };
-        let per_second = times.len() as f64 / seconds;
+        let per_second = self.times.len() as f64 / ran.as_secs_f64();
         Row {
             operation,
-            bytes: self.bytes,
-            clients: self.count,
+            bytes,
+            clients,
             per_second,
-            mib_per_second: per_second * self.bytes as f64 / f64::from(1 << 20),
+            mib_per_second: per_second * bytes as f64 / f64::from(1 << 20),
             p50_ms: at(0.50),
             p99_ms: at(0.99),
-            requests: times.len(),
-            errors,
+            requests: self.times.len(),
+            errors: self.errors,
+            first_error: self.first_error,
+        }
+    }
+}
+
+fn succeeded(reply: Result<Reply, ClientError>) -> Result<(), String> {
+    match reply {
+        Ok(reply) if reply.status.is_success() => Ok(()),
+        Ok(reply) => Err(format!("{} {}", reply.status, reply.text())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+async fn put_listed(clients: &[Arc<S3Client>], bucket: &str) -> Result<(), String> {
+    let next = Arc::new(AtomicU64::new(0));
+    let mut loops = tokio::task::JoinSet::new();
+    for index in 0..LISTED_AT_ONCE {
+        let client = Arc::clone(&clients[index as usize % clients.len()]);
+        let (next, bucket) = (Arc::clone(&next), bucket.to_owned());
+        loops.spawn(async move {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= LISTED {
+                    return Ok(());
+                }
+                succeeded(client.put(&bucket, &format!("listed/{number:08}"), Bytes::new(), &[]).await)?;
+            }
+        });
+    }
+    loops.join_all().await.into_iter().collect()
+}
+
+/// What the operating system does alone.
+mod copy {
+    use std::fs::File;
+    use std::io::{self, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    use super::{Row, Tally, random_bytes};
+
+    /// How much the reader takes at a time.
+    const TAKEN: usize = 256 << 10;
+
+    /// Sends a file over loopback again and again, by one sender to one reader.
+    pub(super) fn run(bytes: usize, seconds: f64) -> io::Result<Row> {
+        // It needs no name once it is open.
+        let path = std::env::temp_dir().join(format!("synod-bench-copy-{}", std::process::id()));
+        let mut file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        std::fs::remove_file(&path)?;
+        file.write_all(&random_bytes(bytes))?;
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        let address = listener.local_addr()?;
+        let began = Instant::now();
+        let until = began + Duration::from_secs_f64(seconds);
+        let sender = std::thread::spawn(move || -> io::Result<()> {
+            loop {
+                let (mut connection, _) = listener.accept()?;
+                io::Seek::rewind(&mut file)?;
+                io::copy(&mut file, &mut connection)?;
+                if Instant::now() >= until {
+                    return Ok(());
+                }
+            }
+        });
+        let (mut tally, mut buffer) = (Tally::default(), vec![0; TAKEN]);
+        while let Ok(mut connection) = TcpStream::connect(address) {
+            let (sent, mut taken) = (Instant::now(), 0);
+            loop {
+                match connection.read(&mut buffer)? {
+                    0 => break,
+                    count => taken += count,
+                }
+            }
+            if taken < bytes {
+                break;
+            }
+            tally.times.push(sent.elapsed());
+        }
+        let ran = began.elapsed();
+        match sender.join() {
+            Ok(ended) => ended.map(|()| tally.into_row("COPY", bytes, 1, ran)),
+            Err(_) => Err(io::Error::other("the sender panicked")),
         }
     }
 }

@@ -33,6 +33,9 @@ pub(crate) struct DiskListQuery {
 pub(crate) struct DiskListPage {
     /// In the order of their bytes.
     pub(crate) items: Vec<DiskListItem>,
+    /// What the items follow from without being among them: entries that are deleted, and the first that begins with each
+    /// prefix. Each counts as much as an item does when a page is made sure of.
+    pub(crate) hidden: Vec<(EntryName, HeadRank)>,
     /// Where to go on, when there is more. A page may end before it is full, when much had to be passed over.
     pub(crate) next: Option<ListPosition>,
 }
@@ -95,6 +98,9 @@ pub(super) fn list(
             };
             if row.is_deleted || !wanted(slot) {
                 end = Some(ListPosition::Key(name.key().into()));
+                if wanted(slot) {
+                    page.hidden.push((name, row.rank));
+                }
                 continue;
             }
             if page.items.len() >= query.limit {
@@ -108,6 +114,7 @@ pub(super) fn list(
                     start = Bound::Included(behind(name_bytes(common)));
                     end = Some(ListPosition::Prefix(common.into()));
                     page.items.push(DiskListItem::Prefix(common.into()));
+                    page.hidden.push((name, row.rank));
                     continue 'seek;
                 }
                 None => {

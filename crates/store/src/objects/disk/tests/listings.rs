@@ -147,7 +147,10 @@ fn check_against(
         after: None,
         limit: 100,
     };
-    let listed = disk.list(&query, &|_| true).unwrap().items.into_iter().map(|item| match item {
+    let page = disk.list(&query, &|_| true).unwrap();
+    let hidden = model.iter().filter(|(_, head)| head.is_deleted);
+    prop_assert_eq!(page.hidden, hidden.map(|(name, head)| (name.clone(), head.rank())).collect::<Vec<_>>());
+    let listed = page.items.into_iter().map(|item| match item {
         DiskListItem::Entry { entry, rank, .. } => (object(&entry.key), rank, entry.etag),
         DiskListItem::Prefix(prefix) => panic!("{prefix}"),
     });
@@ -206,7 +209,11 @@ fn ask(disk: &Disk, question: &Question) -> Vec<Item> {
                 assert_eq!((rank.tag, slot), (entry.tag, object(&entry.key).slot(SLOTS)));
                 Ok(entry.key)
             }
-            DiskListItem::Prefix(prefix) => Err(prefix),
+            DiskListItem::Prefix(prefix) => {
+                let witness = page.hidden.iter().find(|(name, _)| name.key().starts_with(&prefix));
+                assert!(witness.is_some(), "nothing vouches for {prefix}");
+                Err(prefix)
+            }
         }));
         match page.next {
             None => return items,
