@@ -67,7 +67,7 @@ impl Copy {
             None => Some(Bytes::new()),
             Some(text) => base64_simd::STANDARD.decode_to_vec(text.as_bytes()).ok().map(Bytes::from),
         };
-        let etag = Arc::from(value(ETAG).map_or(etag.trim_matches('"'), |etag| etag.as_ref()));
+        let etag = Arc::from(value(ETAG).map_or_else(|| etag.trim_matches('"'), |etag| etag.as_ref()));
         let Some(generation) = value(GENERATION) else {
             let (brief, meta) = (Bytes::new(), Bytes::new());
             return Some((Self { generation: None, etag, modified_ms, size, brief, meta }, false));

@@ -14,7 +14,7 @@ use synod_core::objects::{EntryName, Space};
 use synod_core::slots::SlotRegistryConfig;
 use synod_s3::client::{Reply, S3Client, object_path};
 use synod_s3::{Gateway, GatewayConfig, Keys, Permissions};
-use synod_store::config::NodeConfig;
+use synod_store::config::{ArchiveSecret, NodeConfig};
 use synod_store::node::{Node, NodeOptions, Origin};
 use synod_store::objects::contract::ObjectStore;
 use synod_store::objects::{KeeperConfig, Objects};
@@ -341,7 +341,7 @@ impl Running {
 fn open_archive(node: &Node, config: &NodeConfig) -> Archive {
     let bootstrap = node.registry().bootstrap();
     let text = bootstrap.archive.as_deref().expect("an archive");
-    let secret = config.archive_secret.as_ref().map(|secret| secret.expose());
+    let secret = config.archive_secret.as_ref().map(ArchiveSecret::expose);
     let settings = ArchiveSettings::parse(text, secret).expect("settings");
     Archive::open(&settings, &bootstrap.namespace).expect("an archive")
 }

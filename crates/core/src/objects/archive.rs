@@ -197,8 +197,8 @@ mod tests {
         ArchiveRecord::Archived { of, copy: of, contested_ms: None }
     }
 
-    fn step(object: Option<Tag>, record: Option<ArchiveRecord>, now_ms: u64) -> ArchiveStep {
-        ArchiveRecord::next_step(record.as_ref(), object, now_ms, GRACE)
+    fn step(object: Option<Tag>, record: Option<&ArchiveRecord>, now_ms: u64) -> ArchiveStep {
+        ArchiveRecord::next_step(record, object, now_ms, GRACE)
     }
 
     #[test]
@@ -226,45 +226,45 @@ mod tests {
     fn what_is_not_archived_is_uploaded_and_what_is_stays() {
         let plain = ArchiveStep::Upload { is_contested: false, abandoned: None };
         assert_eq!(step(Some(tag(1, 2)), None, 0), plain);
-        assert_eq!(step(Some(tag(1, 2)), Some(archived(tag(1, 1))), 0), plain);
-        assert_eq!(step(Some(tag(1, 2)), Some(archived(tag(1, 2))), 0), ArchiveStep::Nothing);
+        assert_eq!(step(Some(tag(1, 2)), Some(&archived(tag(1, 1))), 0), plain);
+        assert_eq!(step(Some(tag(1, 2)), Some(&archived(tag(1, 2))), 0), ArchiveStep::Nothing);
         // The generation of a new epoch is another one, even when its sequence is lower.
-        assert_eq!(step(Some(tag(2, 1)), Some(archived(tag(1, 2))), 0), plain);
+        assert_eq!(step(Some(tag(2, 1)), Some(&archived(tag(1, 2))), 0), plain);
     }
 
     #[test]
     fn whoever_follows_another_goes_on_with_its_upload_or_ends_it_and_looks_again_later() {
         let left = ArchiveRecord::Uploading { of: tag(1, 1), upload: Some("u".to_string()) };
         let follow = ArchiveStep::Upload { is_contested: true, abandoned: Some("u".to_string()) };
-        assert_eq!(step(Some(tag(1, 2)), Some(left.clone()), 0), follow);
+        assert_eq!(step(Some(tag(1, 2)), Some(&left), 0), follow);
         let resume = ArchiveStep::Resume { upload: "u".to_string() };
-        assert_eq!(step(Some(tag(1, 1)), Some(left.clone()), 0), resume);
+        assert_eq!(step(Some(tag(1, 1)), Some(&left), 0), resume);
         let begun = ArchiveRecord::Uploading { of: tag(1, 1), upload: None };
         let again = ArchiveStep::Upload { is_contested: true, abandoned: None };
-        assert_eq!(step(Some(tag(1, 1)), Some(begun), 0), again);
-        assert_eq!(step(None, Some(left), 0), ArchiveStep::MarkDeleting { abandoned: Some("u".to_string()) });
-        let contested = ArchiveRecord::Archived { of: tag(2, 2), copy: tag(2, 2), contested_ms: Some(500) };
-        assert_eq!(step(Some(tag(2, 2)), Some(contested.clone()), 1499), ArchiveStep::Nothing);
+        assert_eq!(step(Some(tag(1, 1)), Some(&begun), 0), again);
         assert_eq!(
-            step(Some(tag(2, 2)), Some(contested.clone()), 1500),
-            ArchiveStep::Verify { copy: tag(2, 2) }
+            step(None, Some(&left), 0),
+            ArchiveStep::MarkDeleting { abandoned: Some("u".to_string()) }
         );
+        let contested = ArchiveRecord::Archived { of: tag(2, 2), copy: tag(2, 2), contested_ms: Some(500) };
+        assert_eq!(step(Some(tag(2, 2)), Some(&contested), 1499), ArchiveStep::Nothing);
+        assert_eq!(step(Some(tag(2, 2)), Some(&contested), 1500), ArchiveStep::Verify { copy: tag(2, 2) });
         // Nobody may forget that it was, when the object is overwritten before anybody looked.
-        assert_eq!(step(Some(tag(2, 3)), Some(contested), 600), again);
+        assert_eq!(step(Some(tag(2, 3)), Some(&contested), 600), again);
     }
 
     #[test]
     fn a_deletion_goes_on_to_its_end_and_is_remembered_for_the_grace() {
         assert_eq!(step(None, None, 0), ArchiveStep::Nothing);
         let mark = ArchiveStep::MarkDeleting { abandoned: None };
-        assert_eq!(step(None, Some(archived(tag(1, 1))), 0), mark);
-        assert_eq!(step(None, Some(ArchiveRecord::Deleting { since_ms: 9 }), 0), ArchiveStep::DeleteCopy);
+        assert_eq!(step(None, Some(&archived(tag(1, 1))), 0), mark);
+        assert_eq!(step(None, Some(&ArchiveRecord::Deleting { since_ms: 9 }), 0), ArchiveStep::DeleteCopy);
         let deleted = ArchiveRecord::Deleted { since_ms: 100 };
-        assert_eq!(step(None, Some(deleted.clone()), 1099), ArchiveStep::Nothing);
-        assert_eq!(step(None, Some(deleted.clone()), 1100), ArchiveStep::Forget);
+        assert_eq!(step(None, Some(&deleted), 1099), ArchiveStep::Nothing);
+        assert_eq!(step(None, Some(&deleted), 1100), ArchiveStep::Forget);
         // Written again meanwhile: a late deletion may still hit the new copy.
         let again = ArchiveStep::Upload { is_contested: true, abandoned: None };
-        assert_eq!(step(Some(tag(1, 3)), Some(deleted), 200), again);
-        assert_eq!(step(Some(tag(1, 3)), Some(ArchiveRecord::Deleting { since_ms: 9 }), 200), again);
+        assert_eq!(step(Some(tag(1, 3)), Some(&deleted), 200), again);
+        assert_eq!(step(Some(tag(1, 3)), Some(&ArchiveRecord::Deleting { since_ms: 9 }), 200), again);
     }
 }

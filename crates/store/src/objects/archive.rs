@@ -130,8 +130,8 @@ fn read_page(
     let Some(disk) = plane.own_disk(slot) else { return Ok(ArchivePage::default()) };
     let ranks = disk.ranks(slot, after, None, limit).map_err(|error| error.to_string())?;
     let is_full = ranks.len() == limit;
-    let mut page = ArchivePage::default();
-    page.next = ranks.last().filter(|_| is_full).map(|(name, _)| name.clone());
+    let next = ranks.last().filter(|_| is_full).map(|(name, _)| name.clone());
+    let mut page = ArchivePage { pairs: Vec::new(), next };
     for (name, _) in ranks {
         if !matches!(name.space(), Space::Object | Space::Archive) {
             continue;

@@ -40,8 +40,10 @@ impl Objects {
         self.archive.get().map(|report| report())
     }
 
-    /// What happens to the objects of this node from now on, for the event stream of the cluster.
-    pub(crate) fn events(&self) -> broadcast::Receiver<ObjectEvent> {
+    /// What happens to the objects of this node from now on. The event stream of the cluster tells it too, gathered; here
+    /// whoever is too slow is told that it missed something.
+    #[must_use]
+    pub fn events(&self) -> broadcast::Receiver<ObjectEvent> {
         self.plane.events()
     }
 

@@ -190,7 +190,7 @@ impl Load<'_> {
                 let reply = client.call(Method::GET, &format!("/{bucket}"), &query, &[], Bytes::new()).await;
                 match reply.as_ref().map_or(0, |reply| reply.text().matches("<Key>").count() as u64) {
                     LISTED => Ok(()),
-                    found => succeeded(reply).and(Err(format!("{found} keys instead of {LISTED}"))),
+                    found => succeeded(reply).and_then(|()| Err(format!("{found} keys instead of {LISTED}"))),
                 }
             }
         })
