@@ -59,7 +59,7 @@ impl Links {
             let endpoint = Endpoint::from_shared(format!("http://{authority}"))?
                 .connect_timeout(CONNECT_TIMEOUT)
                 .http2_keep_alive_interval(KEEP_ALIVE)
-                .keep_alive_timeout(KEEP_ALIVE)
+                .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
                 .initial_stream_window_size(WINDOW_BYTES)
                 .initial_connection_window_size(WINDOW_BYTES)
                 .tcp_nodelay(true);
@@ -160,7 +160,7 @@ impl Speaker {
                 next: Some(first),
             };
             if let Err(status) = self.speak(batches).await {
-                tracing::debug!(peer = %self.peer, %status, "the stream to a peer broke");
+                tracing::info!(peer = %self.peer, %status, "the stream to a peer broke");
             }
             (self.broken)(&self.peer);
             tokio::time::sleep(RECONNECT_PAUSE).await;
@@ -225,4 +225,6 @@ const BATCH_FRAMES_MAX: usize = 512;
 const WINDOW_BYTES: u32 = 4 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
+/// Longer than a busy disk or processor holds a node up: what is under way when a stream is given up stays unknown.
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
