@@ -19,15 +19,9 @@ pub struct AdminToken(String);
 
 impl AdminToken {
     /// The token of the clusters with this secret.
-    ///
-    /// # Panics
-    /// Never: a key of any length will do.
     #[must_use]
     pub fn of(secret: &ClusterSecret) -> Self {
-        let mut mac = Hmac::<Sha256>::new_from_slice(secret.bytes()).expect("a key of any length will do");
-        mac.update(b"synod admin token v1");
-        let code = mac.finalize().into_bytes();
-        Self(code.iter().map(|byte| format!("{byte:02x}")).collect())
+        Self(token(secret, "admin"))
     }
 
     /// The value of the `Authorization` header.
@@ -36,13 +30,22 @@ impl AdminToken {
         format!("Bearer {}", self.0)
     }
 
-    /// Whether that is the header, in a time that does not tell how much of it is right.
     fn is_shown(&self, header: &[u8]) -> bool {
-        let expected = self.header();
-        let differences =
-            header.iter().zip(expected.as_bytes()).fold(0, |all, (one, other)| all | (one ^ other));
-        header.len() == expected.len() && differences == 0
+        is_same(header, self.header().as_bytes())
     }
+}
+
+/// What whoever knows a secret can say, and nobody else. Each purpose has its own.
+pub(crate) fn token(secret: &ClusterSecret, purpose: &str) -> String {
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.bytes()).expect("a key of any length will do");
+    mac.update(format!("synod {purpose} token v1").as_bytes());
+    mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Whether two are the same, in a time that does not tell how much of one is right.
+pub(crate) fn is_same(shown: &[u8], expected: &[u8]) -> bool {
+    let differences = shown.iter().zip(expected).fold(0, |all, (one, other)| all | (one ^ other));
+    shown.len() == expected.len() && differences == 0
 }
 
 impl std::fmt::Debug for AdminToken {

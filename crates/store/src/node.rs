@@ -39,6 +39,7 @@ use crate::hints::{Hint, Hints, HintsConfig, HintsError};
 use crate::objects::{
     KeeperConfig, Objects, ObjectsError, ObjectsParts, ObjectsService, RunningObjects, open_disks,
 };
+use crate::peer_token::PeerToken;
 use crate::registry::{Broadcast, RegistryExit, RegistryHandle, RegistryParts, RegistryStartError};
 use crate::service::SlotsService;
 pub use admission::{AdmissionError, JoinRequest};
@@ -100,9 +101,12 @@ impl Node {
         let bootstrap = Arc::new(bootstrap);
         // A disk that cannot be used is found before anybody hears of this node.
         let disks = open_disks(&own, &bootstrap, options.is_new_cluster).await?;
-        let (service, api) =
-            (SlotsService::default(), StoreApi::new(options.extensions, secret.as_ref().map(AdminToken::of)));
-        let object_service = ObjectsService::default();
+        let token = PeerToken::of(secret.as_ref(), bootstrap.cluster_id());
+        let (service, api) = (
+            SlotsService::new(token.clone()),
+            StoreApi::new(options.extensions, secret.as_ref().map(AdminToken::of)),
+        );
+        let object_service = ObjectsService::new(token.clone());
         let last = recovered.incarnation.max(seen);
         let mut config = cluster_config(&own, &bootstrap, &files, last, &api)?;
         config.services = vec![
@@ -140,6 +144,7 @@ impl Node {
             clock,
             unix_millis_at_zero: unix_millis().saturating_sub(clock.now().as_nanos() / 1_000_000),
             seed: instance,
+            token: token.clone(),
         };
         let registry = match RegistryHandle::start(parts).await {
             Ok(registry) => registry,
@@ -156,6 +161,7 @@ impl Node {
             disks,
             clock,
             keeper: options.keeper,
+            token,
         };
         let objects = match RunningObjects::start(parts, &object_service) {
             Ok(objects) => objects,

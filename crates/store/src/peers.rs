@@ -22,12 +22,14 @@ use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
 use crate::codec;
+use crate::peer_token::PeerToken;
 use crate::service::{DELIVER_PATH, MESSAGE_BYTES_MAX, REQUEST_PATH};
 
 /// The peers of a node.
 #[derive(Debug)]
 pub(crate) struct Peers {
     peers: BTreeMap<NodeId, Peer>,
+    token: PeerToken,
     counters: Arc<PeerCounters>,
 }
 
@@ -55,6 +57,7 @@ impl Peers {
         cluster: ClusterId,
         own: &MemberId,
         peers: impl IntoIterator<Item = (NodeId, Authority)>,
+        token: PeerToken,
     ) -> Result<Self, tonic::transport::Error> {
         let counters = Arc::<PeerCounters>::default();
         let mut started = BTreeMap::new();
@@ -71,12 +74,13 @@ impl Peers {
                 own: own.clone(),
                 peer: node.clone(),
                 channel: channel.clone(),
+                token: token.clone(),
                 counters: Arc::clone(&counters),
             };
             let task = tokio::spawn(link.run(waiting));
             started.insert(node, Peer { queue, channel, task });
         }
-        Ok(Self { peers: started, counters })
+        Ok(Self { peers: started, token, counters })
     }
 
     /// Queues a message. One that finds no room is dropped and counted.
@@ -98,7 +102,7 @@ impl Peers {
         patience: Duration,
     ) -> Result<wire::RegisterReply, Status> {
         let peer = self.peers.get(to).ok_or_else(|| Status::not_found(format!("there is no node {to}")))?;
-        let call = unary(peer.channel.clone(), REQUEST_PATH, request);
+        let call = unary(peer.channel.clone(), REQUEST_PATH, self.token.show(request));
         match tokio::time::timeout(patience, call).await {
             Ok(answer) => answer,
             Err(_) => Err(Status::deadline_exceeded(format!("{to} did not answer in time"))),
@@ -122,6 +126,7 @@ struct Link {
     own: MemberId,
     peer: NodeId,
     channel: Channel,
+    token: PeerToken,
     counters: Arc<PeerCounters>,
 }
 
@@ -157,7 +162,7 @@ impl Link {
 
     async fn send(&self, batch: wire::SlotBatch) {
         let count = batch.messages.len() as u64;
-        let call = unary::<_, wire::SlotReceipt>(self.channel.clone(), DELIVER_PATH, batch);
+        let call = unary::<_, wire::SlotReceipt>(self.channel.clone(), DELIVER_PATH, self.token.show(batch));
         let counter = match tokio::time::timeout(DELIVER_TIMEOUT, call).await {
             Ok(Ok(_)) => &self.counters.delivered,
             Ok(Err(error)) => {
@@ -173,7 +178,7 @@ impl Link {
     }
 }
 
-async fn unary<Q, R>(channel: Channel, path: &'static str, request: Q) -> Result<R, Status>
+async fn unary<Q, R>(channel: Channel, path: &'static str, request: Request<Q>) -> Result<R, Status>
 where
     Q: prost::Message + 'static,
     R: prost::Message + Default + 'static,
@@ -184,7 +189,7 @@ where
         .accept_compressed(CompressionEncoding::Gzip);
     grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let path = http::uri::PathAndQuery::from_static(path);
-    let reply = grpc.unary(Request::new(request), path, ProstCodec::<Q, R>::default()).await?;
+    let reply = grpc.unary(request, path, ProstCodec::<Q, R>::default()).await?;
     Ok(reply.into_inner())
 }
 

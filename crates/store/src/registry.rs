@@ -28,6 +28,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use crate::codec;
 use crate::files::{Entry, FilesError, RegistryFiles};
 use crate::lock;
+use crate::peer_token::PeerToken;
 use crate::peers::Peers;
 use crate::register::{self, RegisterAnswer, RegisterError, RegisterOperation};
 
@@ -49,6 +50,7 @@ pub(crate) struct RegistryParts {
     pub(crate) clock: MonotonicClock,
     pub(crate) unix_millis_at_zero: u64,
     pub(crate) seed: u64,
+    pub(crate) token: PeerToken,
 }
 
 /// A handle to a running registry. Clones are the same one.
@@ -95,7 +97,17 @@ impl RegistryHandle {
     /// Starts the registry of a node.
     pub(crate) async fn start(parts: RegistryParts) -> Result<Self, RegistryStartError> {
         let RegistryParts {
-            own, address, instance, bootstrap, config, restored, files, gossip, clock, ..
+            own,
+            address,
+            instance,
+            bootstrap,
+            config,
+            restored,
+            files,
+            gossip,
+            clock,
+            token,
+            ..
         } = parts;
         let cluster = bootstrap.cluster_id();
         let mut ways = Vec::new();
@@ -103,7 +115,7 @@ impl RegistryHandle {
             let peer = node.peer().map_err(|error| RegistryStartError::Address(error.to_string()))?;
             ways.push((node.node.clone(), peer));
         }
-        let peers = Peers::start(cluster, &own, ways)
+        let peers = Peers::start(cluster, &own, ways, token)
             .map_err(|error| RegistryStartError::Address(error.to_string()))?;
         let peers = Arc::new(peers);
         let (machine, first) = SlotRegistry::start(

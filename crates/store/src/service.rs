@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use crate::codec::{self, CodecError};
+use crate::peer_token::PeerToken;
 use crate::register;
 use crate::registry::RegistryHandle;
 
@@ -23,9 +24,15 @@ use crate::registry::RegistryHandle;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlotsService {
     registry: Arc<OnceLock<(ClusterId, RegistryHandle)>>,
+    token: PeerToken,
 }
 
 impl SlotsService {
+    /// A service for peers that show this token.
+    pub(crate) fn new(token: PeerToken) -> Self {
+        Self { token, ..Self::default() }
+    }
+
     /// Serves this registry from now on.
     pub(crate) fn open(&self, cluster: ClusterId, registry: RegistryHandle) {
         // A node has one registry; a second call would be the same one.
@@ -47,6 +54,9 @@ impl PeerService for SlotsService {
     fn call(&self, request: HttpRequest<Body>) -> Pin<Box<dyn Future<Output = HttpResponse<Body>> + Send>> {
         let service = self.clone();
         Box::pin(async move {
+            if let Err(refused) = service.token.check(request.headers()) {
+                return refused.into_http();
+            }
             match request.uri().path() {
                 DELIVER_PATH => {
                     let codec = ProstCodec::<wire::SlotReceipt, wire::SlotBatch>::default();

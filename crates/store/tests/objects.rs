@@ -12,13 +12,14 @@ use synod_core::NodeId;
 use synod_core::membership::ClusterEvent;
 use synod_core::objects::{Condition, EntryName, ObjectEvent, Space};
 use synod_core::slots::{SlotEvent, SlotRegistryConfig};
-use synod_store::config::NodeConfig;
+use synod_store::config::{ClusterSecret, NodeConfig};
 use synod_store::node::{Node, NodeOptions, Origin};
 use synod_store::objects::content::{Body, Content, Entry};
 use synod_store::objects::contract::{
     BodyWriter as _, ListItem, ListPosition, ListQuery, ObjectStore as _, StoreError, WriteOutcome,
 };
 use synod_store::objects::{KeeperConfig, Objects};
+use synod_wire::slots::{SlotBatch, SlotReceipt};
 
 struct Cluster {
     nodes: Vec<Option<Node>>,
@@ -27,8 +28,13 @@ struct Cluster {
 
 impl Cluster {
     async fn start(count: usize) -> Self {
+        Self::start_with(count, None).await
+    }
+
+    async fn start_with(count: usize, secret: Option<ClusterSecret>) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let config = NodeConfig::parse(&yaml(dir.path(), count)).expect("a configuration");
+        let config = NodeConfig { secret, ..config };
         let mut starting = tokio::task::JoinSet::new();
         for index in 0..count {
             let config = config.clone();
@@ -201,6 +207,33 @@ async fn the_event_stream_tells_who_serves_which_slot() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(served.is_subset(&elected), "{served:?} without {elected:?}");
+}
+
+/// Nodes of a cluster with a secret prove to each other that they know it. Whoever does not is not listened to.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_who_knows_the_secret_speaks_to_a_node_as_a_peer() {
+    let secret = ClusterSecret::new([7; 32]);
+    let cluster = Cluster::start_with(3, Some(secret)).await;
+    let written = put(&cluster.store(0), "key", random(3 << 20), Condition::Any).await;
+    assert!(matches!(written, Ok(WriteOutcome::Done(Some(_)))), "{written:?}");
+    assert!(get(&cluster.store(1), "key").await == Some(random(3 << 20)));
+
+    let peer = cluster.nodes[0].as_ref().expect("a node").place().peer().expect("an address");
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{peer}")).expect("an address");
+    let mut grpc = tonic::client::Grpc::new(endpoint.connect().await.expect("a connection"));
+    for path in ["/synod.slots.v1.Slots/Deliver", "/synod.objects.v1.Objects/Deliver"] {
+        for shown in [None, Some("Bearer 00"), Some("Basic 00")] {
+            grpc.ready().await.expect("a connection");
+            let mut request = tonic::Request::new(SlotBatch::default());
+            if let Some(shown) = shown {
+                request.metadata_mut().insert("authorization", shown.parse().expect("a header"));
+            }
+            let codec = tonic_prost::ProstCodec::<SlotBatch, SlotReceipt>::default();
+            let answer = grpc.unary(request, path.parse().expect("a path"), codec).await;
+            let code = answer.expect_err("it is not listened to").code();
+            assert_eq!(code, tonic::Code::Unauthenticated, "{path} with {shown:?}");
+        }
+    }
 }
 
 fn count_files(dir: &Path) -> usize {

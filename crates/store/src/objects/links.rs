@@ -21,17 +21,19 @@ use tokio::task::JoinHandle;
 use tokio_stream::Stream;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::service::{DELIVER_PATH, MESSAGE_BYTES_MAX, READ_PART_PATH, WRITE_PART_PATH};
 use crate::codec::cluster_bytes;
 use crate::lock;
+use crate::peer_token::PeerToken;
 
 /// The links of a node to all others.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     links: BTreeMap<NodeId, Link>,
+    token: PeerToken,
     dropped: AtomicU64,
 }
 
@@ -53,6 +55,7 @@ impl Links {
         own: &MemberId,
         peers: impl IntoIterator<Item = (NodeId, Authority)>,
         broken: &Arc<dyn Fn(&NodeId) + Send + Sync>,
+        token: PeerToken,
     ) -> Result<Self, tonic::transport::Error> {
         let mut links = BTreeMap::new();
         for (node, authority) in peers {
@@ -75,11 +78,12 @@ impl Links {
                     frames: Vec::new(),
                 },
                 broken: Arc::clone(broken),
+                token: token.clone(),
             };
             let task = tokio::spawn(speaker.run());
             links.insert(node, Link { queue, parts: endpoint.connect_lazy(), task });
         }
-        Ok(Self { links, dropped: AtomicU64::new(0) })
+        Ok(Self { links, token, dropped: AtomicU64::new(0) })
     }
 
     /// Says something to a peer. False when there was no room; then it is lost, and counted.
@@ -106,7 +110,7 @@ impl Links {
         ready(&mut grpc).await?;
         let codec = ProstCodec::<wire::PartChunk, wire::PartSeal>::default();
         let path = http::uri::PathAndQuery::from_static(WRITE_PART_PATH);
-        Ok(grpc.client_streaming(Request::new(chunks), path, codec).await?.into_inner())
+        Ok(grpc.client_streaming(self.token.show(chunks), path, codec).await?.into_inner())
     }
 
     /// Reads a range of a part from `from`.
@@ -119,7 +123,7 @@ impl Links {
         ready(&mut grpc).await?;
         let codec = ProstCodec::<wire::PartRequest, wire::PartData>::default();
         let path = http::uri::PathAndQuery::from_static(READ_PART_PATH);
-        Ok(grpc.server_streaming(Request::new(request), path, codec).await?.into_inner())
+        Ok(grpc.server_streaming(self.token.show(request), path, codec).await?.into_inner())
     }
 
     fn parts(&self, node: &NodeId) -> Result<Channel, Status> {
@@ -146,6 +150,7 @@ struct Speaker {
     waiting: Arc<Mutex<mpsc::Receiver<wire::ObjectFrame>>>,
     envelope: wire::ObjectBatch,
     broken: Arc<dyn Fn(&NodeId) + Send + Sync>,
+    token: PeerToken,
 }
 
 impl Speaker {
@@ -172,7 +177,7 @@ impl Speaker {
         ready(&mut grpc).await?;
         let codec = ProstCodec::<wire::ObjectBatch, wire::ObjectReceipt>::default();
         let path = http::uri::PathAndQuery::from_static(DELIVER_PATH);
-        grpc.client_streaming(Request::new(batches), path, codec).await
+        grpc.client_streaming(self.token.show(batches), path, codec).await
     }
 }
 

@@ -33,6 +33,7 @@ use super::disk::{Disk, DiskError};
 use super::links::Links;
 use super::request;
 use crate::lock;
+use crate::peer_token::PeerToken;
 use crate::registry::RegistryHandle;
 
 /// What a plane is started with.
@@ -43,6 +44,7 @@ pub(crate) struct PlaneParts {
     pub(crate) disks: Vec<Disk>,
     pub(crate) clock: MonotonicClock,
     pub(crate) config: ObjectConfig,
+    pub(crate) token: PeerToken,
 }
 
 /// The object plane of a node.
@@ -78,7 +80,7 @@ impl Plane {
     /// # Errors
     /// An address cannot be used.
     pub(crate) fn start(parts: PlaneParts) -> Result<(Arc<Self>, Suspects), PlaneStartError> {
-        let PlaneParts { own, bootstrap, registry, disks, clock, config } = parts;
+        let PlaneParts { own, bootstrap, registry, disks, clock, config, token } = parts;
         let cluster = bootstrap.cluster_id();
         let mut ways = Vec::new();
         for node in bootstrap.nodes.iter().filter(|node| node.node != own.node) {
@@ -100,7 +102,7 @@ impl Plane {
                     plane.forget_asked(node);
                 }
             });
-            let links = Links::start(cluster, &own, ways, &broken).unwrap_or_else(|error| {
+            let links = Links::start(cluster, &own, ways, &broken, token).unwrap_or_else(|error| {
                 failed = Some(PlaneStartError(error.to_string()));
                 Links::default()
             });

@@ -16,6 +16,7 @@ use super::handle::Objects;
 use super::keeper::{Keeper, KeeperConfig};
 use super::plane::{Plane, PlaneParts, PlaneStartError};
 use super::service::ObjectsService;
+use crate::peer_token::PeerToken;
 use crate::registry::RegistryHandle;
 
 /// What the objects of a node are started with.
@@ -26,6 +27,7 @@ pub(crate) struct ObjectsParts {
     pub(crate) disks: Vec<Disk>,
     pub(crate) clock: MonotonicClock,
     pub(crate) keeper: KeeperConfig,
+    pub(crate) token: PeerToken,
 }
 
 /// The objects of a running node.
@@ -65,10 +67,10 @@ pub(crate) async fn open_disks(
 impl RunningObjects {
     /// Starts them, and serves them to peers.
     pub(crate) fn start(parts: ObjectsParts, service: &ObjectsService) -> Result<Self, ObjectsError> {
-        let ObjectsParts { own, bootstrap, registry, disks, clock, keeper } = parts;
+        let ObjectsParts { own, bootstrap, registry, disks, clock, keeper, token } = parts;
         // Answers to questions of an earlier life must not be taken for answers to ours.
         let config = ObjectConfig { instance: own.incarnation.get() << 32, ..ObjectConfig::default() };
-        let parts = PlaneParts { own, bootstrap, registry, disks, clock, config };
+        let parts = PlaneParts { own, bootstrap, registry, disks, clock, config, token };
         let (plane, suspects) = Plane::start(parts)?;
         service.open(Arc::clone(&plane));
         let keeper = Keeper::new(Arc::clone(&plane), keeper);

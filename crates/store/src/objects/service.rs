@@ -22,14 +22,21 @@ use super::codec::{read_frame, read_part_id};
 use super::content::{PART_BYTES_MAX, PartRef, part_from_wire};
 use super::plane::Plane;
 use crate::codec::{CodecError, check_cluster, read_slot};
+use crate::peer_token::PeerToken;
 
 /// The objects service of one node. It refuses everything until its plane runs.
 #[derive(Clone, Default)]
 pub(crate) struct ObjectsService {
     plane: Arc<OnceLock<Arc<Plane>>>,
+    token: PeerToken,
 }
 
 impl ObjectsService {
+    /// A service for peers that show this token.
+    pub(crate) fn new(token: PeerToken) -> Self {
+        Self { token, ..Self::default() }
+    }
+
     /// Serves this plane from now on.
     pub(crate) fn open(&self, plane: Arc<Plane>) {
         // A node has one plane; a second call would be the same one.
@@ -49,6 +56,9 @@ impl PeerService for ObjectsService {
     fn call(&self, request: HttpRequest<Body>) -> Pin<Box<dyn Future<Output = HttpResponse<Body>> + Send>> {
         let service = self.clone();
         Box::pin(async move {
+            if let Err(refused) = service.token.check(request.headers()) {
+                return refused.into_http();
+            }
             match request.uri().path() {
                 DELIVER_PATH => {
                     let codec = ProstCodec::<wire::ObjectReceipt, wire::ObjectBatch>::default();

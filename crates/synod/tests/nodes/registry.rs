@@ -3,13 +3,42 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::time::Instant;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use crate::cluster::{Layout, TestCluster, eventually, is_long_run};
 use crate::history::{Clients, History};
 use crate::http;
 
 const ALL: &[usize] = &[0, 1, 2];
+
+/// No listener of a node answers a client of Redis as Redis would, by one word or by the map of its slots.
+#[test]
+fn no_port_of_a_node_speaks_the_protocol_of_redis() {
+    let cluster = TestCluster::start_new(&Layout { nodes: 1, ..Layout::patient() });
+    let api = cluster.api(0);
+    let mut answered = 0;
+    // The ports of a node follow each other: api, peers, gossip, S3.
+    for port in api.port()..api.port() + 4 {
+        for asked in ["PING\r\n", "*1\r\n$4\r\nPING\r\n", "*2\r\n$7\r\nCLUSTER\r\n$5\r\nSLOTS\r\n"] {
+            let Ok(mut connection) = TcpStream::connect((api.ip(), port)) else { continue };
+            connection.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+            connection.write_all(asked.as_bytes()).expect("it is heard");
+            let mut answer = [0; 16];
+            // It may hang up, or wait for more of what it takes for its own protocol.
+            let count = connection.read(&mut answer).unwrap_or(0);
+            answered += 1;
+            let is_redis = matches!(answer[..count].first(), Some(b'+' | b'-' | b'*' | b':' | b'$'));
+            assert!(
+                !is_redis,
+                "port {port} answers {:?} to {asked:?}",
+                String::from_utf8_lossy(&answer[..count])
+            );
+        }
+    }
+    assert!(answered >= 9, "only {answered} questions were heard");
+}
 
 /// Acceptance 1: initialised, routed, written and read back, with nothing but these three processes.
 #[test]
