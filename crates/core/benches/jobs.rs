@@ -58,7 +58,7 @@ impl Load {
         // As many credits as one batch needs: every ack is followed by an assignment where jobs wait.
         for session in (1..=sessions).map(SessionId::new) {
             let credits = u32::try_from(BATCH as u64 / sessions).expect("small");
-            load.apply_one(Op::Credit { session, queues: vec![name.clone()], credits });
+            load.apply_one(Op::Credit { session, queues: vec![name.clone()], credits, replaces: false });
         }
         load.effects = effects;
         load
@@ -136,7 +136,7 @@ fn codec(criterion: &mut Criterion) {
         });
     });
     group.bench_function("decode", |bencher| {
-        bencher.iter(|| Frame::decode(black_box(bytes.clone())).expect("a frame"))
+        bencher.iter(|| Frame::decode(black_box(bytes.clone())).expect("a frame"));
     });
     group.finish();
 }

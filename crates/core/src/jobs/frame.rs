@@ -78,6 +78,8 @@ pub enum Op {
         queues: Vec<QueueName>,
         /// How many more.
         credits: u32,
+        /// Whether these replace what is left of earlier ones, instead of adding to it. With none, nothing more comes.
+        replaces: bool,
     },
     /// A worker takes what is there, now, and no more.
     Pull {

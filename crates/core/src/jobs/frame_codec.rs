@@ -86,11 +86,12 @@ fn encode_op(out: &mut Vec<u8>, op: &Op) {
             put_byte(out, 3);
             put_number(out, session.get());
         }
-        Op::Credit { session, queues, credits } => {
+        Op::Credit { session, queues, credits, replaces } => {
             put_byte(out, 4);
             put_number(out, session.get());
             put_names(out, queues);
             put_number(out, *credits);
+            put_flag(out, *replaces);
         }
         Op::Pull { session, queues, count, ttr_ms } => {
             put_byte(out, 5);
@@ -196,7 +197,12 @@ fn decode_op(input: &mut Reader) -> Result<Op, CodecError> {
         1 => Op::Submit(decode_submit(input)?),
         2 => Op::SessionOpen { session: session(input)?, secret: input.number()? },
         3 => Op::SessionClose { session: session(input)? },
-        4 => Op::Credit { session: session(input)?, queues: names(input)?, credits: input.number32()? },
+        4 => Op::Credit {
+            session: session(input)?,
+            queues: names(input)?,
+            credits: input.number32()?,
+            replaces: input.flag()?,
+        },
         5 => Op::Pull {
             session: session(input)?,
             queues: names(input)?,

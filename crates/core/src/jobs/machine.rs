@@ -59,6 +59,8 @@ pub struct JobQueue {
     pub(super) timers: Timers,
     pub(super) bytes: u64,
     pub(super) dedupe_keys: u64,
+    /// Clients with a cap of their own.
+    pub(super) capped_clients: u32,
     /// Queues that have something to pull, during a frame.
     told: Vec<u32>,
 }
@@ -111,6 +113,7 @@ impl JobQueue {
             timers: Timers::default(),
             bytes: 0,
             dedupe_keys: 0,
+            capped_clients: 0,
             told: Vec::new(),
         })
     }
@@ -180,7 +183,9 @@ impl JobQueue {
             Op::Bury { job, fence, priority } => self.bury(*job, *fence, *priority, effects),
             Op::Extend { job, fence, ttr_ms } => self.extend(*job, *fence, *ttr_ms, effects),
             Op::ExtendAll { session } => self.extend_all(*session, effects),
-            Op::Credit { session, queues, credits } => self.credit(*session, queues, *credits, effects),
+            Op::Credit { session, queues, credits, replaces } => {
+                self.credit(*session, queues, (*credits, *replaces), effects)
+            }
             Op::Pull { session, queues, count, ttr_ms } => {
                 self.pull(*session, queues, (*count, *ttr_ms, position), effects)
             }

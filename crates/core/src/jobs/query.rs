@@ -327,7 +327,7 @@ impl JobQueue {
             }
         }
         let job = self.jobs.get(oldest?)?;
-        Some(self.time_ms - job.submitted.time_ms)
+        Some(self.time_ms.saturating_sub(job.submitted.time_ms))
     }
 
     fn view(&self, job: &Job) -> JobView {

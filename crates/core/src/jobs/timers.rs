@@ -30,12 +30,9 @@ impl Timers {
         self.0.remove(&(at_ms, alarm));
     }
 
-    /// The first alarm that is due.
-    pub(super) fn pop_due(&mut self, now_ms: u64) -> Option<Alarm> {
-        if self.0.first()?.0 > now_ms {
-            return None;
-        }
-        self.0.pop_first().map(|(_, alarm)| alarm)
+    /// The first alarm that is due, and when it was.
+    pub(super) fn pop_due(&mut self, now_ms: u64) -> Option<(u64, Alarm)> {
+        if self.0.first()?.0 > now_ms { None } else { self.0.pop_first() }
     }
 
     /// When the first alarm goes off.

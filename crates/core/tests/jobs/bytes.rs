@@ -126,12 +126,12 @@ proptest! {
         prop_assert!(bytes == whole || JobQueue::decode_snapshot(bytes.clone().into()).is_err());
         // With a checksum that was made to fit, it is refused, or it is a state that can be worked with.
         if let Ok(mut queue) = JobQueue::decode_snapshot(with_right_sum(bytes).into()) {
-            let index = queue.index().saturating_add(1);
-            for (_, frame) in &cast.log {
-                if queue.apply(index, frame, &mut Effects::new()).is_err() {
-                    break;
-                }
+            let start = queue.index();
+            for (index, frame) in &cast.log {
+                let refused = queue.apply(start.saturating_add(*index), frame, &mut Effects::new());
+                prop_assert!(refused.is_ok() || start.checked_add(*index).is_none());
             }
+            queue.queues().for_each(drop);
         }
     }
 

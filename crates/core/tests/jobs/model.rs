@@ -39,6 +39,8 @@ struct Session {
 
 #[derive(Clone, Debug, Default)]
 struct Queue {
+    /// Which came when.
+    number: usize,
     settings: Option<QueueSettings>,
     /// `None` in it: until it is resumed.
     paused: Option<Option<u64>>,
@@ -109,7 +111,7 @@ impl Model {
         let pauses = self
             .queues
             .iter()
-            .filter_map(|(name, queue)| Some((queue.paused??, 1, Due::Pause(name.clone()))));
+            .filter_map(|(name, queue)| Some((queue.paused??, 1, Due::Pause(queue.number, name.clone()))));
         expiries.chain(moves).chain(pauses).filter(|(at_ms, ..)| *at_ms <= self.time_ms).min()
     }
 
@@ -120,7 +122,7 @@ impl Model {
                 self.jobs.retain(|job| job.id != id);
                 self.settle(&queue);
             }
-            Due::Pause(name) => {
+            Due::Pause(_, name) => {
                 self.queue(&name).paused = None;
                 self.settle(&name);
             }
@@ -192,7 +194,7 @@ impl Model {
                 self.sessions.remove(session);
                 Ok(Reply::Counted { count: held.len() as u32 })
             }
-            Op::Credit { session, queues, credits } => {
+            Op::Credit { session, queues, credits, replaces } => {
                 if !self.sessions.contains_key(session) {
                     return Err(Refusal::SessionUnknown);
                 }
@@ -200,7 +202,7 @@ impl Model {
                     self.queue(queue);
                 }
                 let of = self.session(*session);
-                of.credits += credits;
+                of.credits = if *replaces { *credits } else { of.credits + credits };
                 if !queues.is_empty() {
                     of.watching.clone_from(queues);
                 }
@@ -517,7 +519,8 @@ impl Model {
     }
 
     fn queue(&mut self, name: &QueueName) -> &mut Queue {
-        self.queues.entry(name.clone()).or_default()
+        let number = self.queues.len();
+        self.queues.entry(name.clone()).or_insert_with(|| Queue { number, ..Queue::default() })
     }
 }
 
@@ -525,6 +528,6 @@ impl Model {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Expiry(JobId),
-    Pause(QueueName),
+    Pause(usize, QueueName),
     Job(JobId),
 }

@@ -286,9 +286,12 @@ impl Cast {
             }),
             Step::Open(number) => Op::SessionOpen { session: session(number), secret: 5 },
             Step::Close(number) => Op::SessionClose { session: session(number) },
-            Step::Credit(number, bits, credits) => {
-                Op::Credit { session: session(number), queues: queue_names(*bits), credits: *credits }
-            }
+            Step::Credit(number, bits, credits) => Op::Credit {
+                session: session(number),
+                queues: queue_names(*bits),
+                credits: *credits,
+                replaces: *credits == 0 && bits & 1 == 0,
+            },
             Step::Pull(number, bits, count) => {
                 Op::Pull { session: session(number), queues: queue_names(*bits), count: *count, ttr_ms: None }
             }
@@ -350,7 +353,7 @@ impl Cast {
                 Op::LimitsSet(Box::new(JobLimits {
                     queue_idle_ms: idle_ms,
                     finished_max: 3,
-                    gateway_window: 6,
+                    gateway_window: if *is_short { 3 } else { 8 },
                     alarms_per_frame_max: 3,
                     ..JobLimits::default()
                 }))

@@ -216,21 +216,19 @@ impl JobQueue {
         if id == ClientId::default() {
             return Err(Refusal::OutOfRange);
         }
-        let is_new = self.clients.get(&id).is_none_or(|client| client.unfinished_max.is_none());
+        let was_capped = self.clients.get(&id).is_some_and(|client| client.unfinished_max.is_some());
         // Others are there only as long as they have jobs, which are bounded too.
-        if is_new && max.is_some() && self.capped_clients() >= self.limits.clients_max as usize {
+        if max.is_some() && !was_capped && self.capped_clients >= self.limits.clients_max {
             return Err(Refusal::TooManyClients);
         }
+        self.capped_clients += u32::from(max.is_some());
+        self.capped_clients -= u32::from(was_capped);
         let client = self.clients.entry(id).or_default();
         client.unfinished_max = max;
         if max.is_none() && client.unfinished == 0 {
             self.clients.remove(&id);
         }
         Ok(())
-    }
-
-    fn capped_clients(&self) -> usize {
-        self.clients.values().filter(|client| client.unfinished_max.is_some()).count()
     }
 
     fn settle_all_sessions(&mut self, effects: &mut Effects) {

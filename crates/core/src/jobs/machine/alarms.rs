@@ -12,10 +12,10 @@ impl JobQueue {
         for _ in 0..self.limits.alarms_per_frame_max {
             match self.timers.pop_due(self.time_ms) {
                 None => break,
-                Some(Alarm::Expiry(job)) => self.expire_waiting(job, effects),
-                Some(Alarm::Queue(place)) => self.look_after_queue(place, effects),
-                Some(Alarm::Gateway(gateway)) => self.look_after_gateway(gateway),
-                Some(Alarm::Job(job)) => match self.jobs.get(job).map(|job| job.state) {
+                Some((_, Alarm::Expiry(job))) => self.expire_waiting(job, effects),
+                Some((at_ms, Alarm::Queue(place))) => self.look_after_queue(place, at_ms, effects),
+                Some((_, Alarm::Gateway(gateway))) => self.look_after_gateway(gateway),
+                Some((_, Alarm::Job(job))) => match self.jobs.get(job).map(|job| job.state) {
                     Some(JobState::Reserved { .. }) => self.time_out(job, effects),
                     Some(JobState::Delayed { .. }) => self.end_delay(job, effects),
                     _ => {}
@@ -24,7 +24,7 @@ impl JobQueue {
         }
     }
 
-    /// Sets the alarm of a queue, if it must go off earlier than it would. It may go off too early and find nothing to do.
+    /// Sets the alarm of a queue, if it must go off earlier than it would. One that goes off too early finds that out.
     pub(super) fn set_alarm(&mut self, place: u32) {
         let queue = &mut self.queues[place];
         let Some(at_ms) = queue.next_alarm(self.limits.queue_idle_ms) else {
@@ -59,10 +59,16 @@ impl JobQueue {
         }
     }
 
-    fn look_after_queue(&mut self, place: u32, effects: &mut Effects) {
+    fn look_after_queue(&mut self, place: u32, at_ms: u64, effects: &mut Effects) {
         let now_ms = self.time_ms;
         let queue = &mut self.queues[place];
         queue.alarm_ms = None;
+        // An alarm may have been left where it was when what it was for went away. What comes later has to wait for its turn,
+        // even within this frame.
+        if queue.next_alarm(self.limits.queue_idle_ms).is_none_or(|next_ms| next_ms > at_ms) {
+            self.set_alarm(place);
+            return;
+        }
         queue.refill(now_ms);
         if queue.pause.and_then(|pause| pause.until_ms).is_some_and(|until_ms| until_ms <= now_ms) {
             queue.pause = None;

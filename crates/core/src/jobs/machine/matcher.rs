@@ -79,16 +79,16 @@ impl JobQueue {
         session.waits_as = waits_as;
     }
 
-    /// Takes so many more jobs.
+    /// Lets a session take so many more jobs.
     pub(super) fn credit(
         &mut self,
         id: SessionId,
         queues: &[QueueName],
-        credits: u32,
+        (credits, replaces): (u32, bool),
         effects: &mut Effects,
     ) -> Result<Reply, Refusal> {
         let session = self.sessions.get(&id).ok_or(Refusal::SessionUnknown)?;
-        let credits = session.credits.saturating_add(credits);
+        let credits = if replaces { credits } else { session.credits.saturating_add(credits) };
         if credits > self.limits.inflight_per_session_max {
             return Err(Refusal::WorkerOverCap);
         }

@@ -118,7 +118,7 @@ fn submit(body: &str, change: impl FnOnce(&mut Submit)) -> Op {
 
 fn credit(session: u64, queues: &[&str], credits: u32) -> Op {
     let queues = queues.iter().map(|queue| name(queue)).collect();
-    Op::Credit { session: SessionId::new(session), queues, credits }
+    Op::Credit { session: SessionId::new(session), queues, credits, replaces: false }
 }
 
 fn pull(session: u64, count: u32) -> Op {
@@ -260,6 +260,18 @@ fn a_session_gets_no_more_than_its_credits_and_an_ack_gives_one_back() {
 }
 
 #[test]
+fn a_worker_that_wants_no_more_gets_no_more() {
+    let mut world = World::new();
+    world.open(1);
+    world.credit(1, 5);
+    let stop = Op::Credit { session: SessionId::new(1), queues: vec![], credits: 0, replaces: true };
+    assert_eq!(world.run(stop), Ok(Reply::Done));
+    world.submit("x");
+    assert_eq!(world.stats(), (1, 0, 0, 0));
+    assert_eq!(world.credit(1, 1).len(), 1);
+}
+
+#[test]
 fn a_lease_that_ends_takes_the_job_and_keeps_the_credit() {
     let mut world = World::new();
     world.open(1);
@@ -297,7 +309,7 @@ fn a_worker_that_goes_harms_no_job() {
     let mut world = World::new();
     world.open(1);
     let job = world.submit_with("x", |submit| {
-        (submit.max_attempts, submit.backoff) = (Some(1), Some(Backoff::fixed(50)))
+        (submit.max_attempts, submit.backoff) = (Some(1), Some(Backoff::fixed(50)));
     });
     world.credit(1, 1);
     assert_eq!(world.run(Op::SessionClose { session: SessionId::new(1) }), Ok(Reply::Counted { count: 1 }));
@@ -659,6 +671,11 @@ fn a_rate_lets_through_so_many_per_time() {
     assert_eq!(world.bodies(), ["c"]);
     world.pass(1_000);
     assert_eq!(world.bodies(), ["d"]);
+    world.pass(1_000);
+    for body in ["e", "f", "g"] {
+        world.submit(body);
+    }
+    assert_eq!(world.stats(), (1, 6, 0, 0), "tokens of a long silence are not saved up");
 }
 
 #[test]
@@ -680,6 +697,9 @@ fn a_client_has_no_more_unfinished_jobs_than_it_may() {
     world.ack(first).expect("held");
     world.submit_with("c", of(7));
     assert_eq!(world.queue.client(ClientId::new(7)), (2, Some(2)));
+    let Assignment { job, fence } = world.pull(1).expect("a job");
+    world.run(Op::Bury { job, fence, priority: None }).expect("held");
+    assert_eq!(world.queue.client(ClientId::new(7)), (1, Some(2)), "nobody waits for a dead job");
 }
 
 #[test]

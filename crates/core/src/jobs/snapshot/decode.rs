@@ -326,6 +326,7 @@ impl SnapshotDecoder {
                 let id = ClientId::new(input.number()?);
                 let is_next = queue.clients.last_key_value().is_none_or(|(last, _)| *last < id);
                 queue.clients.entry(id).or_default().unfinished_max = Some(input.number32()?);
+                queue.capped_clients = queue.capped_clients.saturating_add(1);
                 is_next && id != ClientId::default()
             }
             kind::GATEWAY => {
