@@ -33,7 +33,7 @@ struct Load {
 
 impl Load {
     /// With so many sessions, and so many jobs that nobody has taken yet.
-    fn new(sessions: u64, waiting: usize, effects: Effects) -> Self {
+    fn new(sessions: u64, waiting: usize) -> Self {
         let name = QueueName::new("default").expect("a name");
         let submit = Op::Submit(Submit::new(name.clone(), Bytes::from(vec![7; BODY_BYTES])));
         let token = Some(Token { gateway: GATEWAY, sequence: 0 });
@@ -60,7 +60,6 @@ impl Load {
             let credits = u32::try_from(BATCH as u64 / sessions).expect("small");
             load.apply_one(Op::Credit { session, queues: vec![name.clone()], credits, replaces: false });
         }
-        load.effects = effects;
         load
     }
 
@@ -111,7 +110,7 @@ fn lives(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(BATCH as u64));
     group.measurement_time(Duration::from_secs(3)).warm_up_time(Duration::from_secs(1)).sample_size(20);
     for (sessions, waiting) in [(1, 1), (64, 1), (1, MILLION), (64, MILLION)] {
-        let mut load = Load::new(sessions, waiting, Effects::new());
+        let mut load = Load::new(sessions, waiting);
         group.bench_function(format!("{sessions} sessions, {waiting} waiting"), |bencher| {
             bencher.iter(|| load.live());
         });
@@ -125,7 +124,7 @@ fn codec(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("frame of 64 submits");
     group.throughput(Throughput::Elements(BATCH as u64));
     group.measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_secs(1)).sample_size(20);
-    let load = Load::new(1, 1, Effects::new());
+    let load = Load::new(1, 1);
     let mut out = Vec::new();
     load.submits.encode(&mut out);
     let bytes = Bytes::from(out.clone());
@@ -143,7 +142,7 @@ fn codec(criterion: &mut Criterion) {
 
 /// Once each: a million jobs take too long to be repeated.
 fn snapshots(_: &mut Criterion) {
-    let load = Load::new(64, MILLION, Effects::new());
+    let load = Load::new(64, MILLION);
     let started = Instant::now();
     let snapshot = load.queue.snapshot();
     let taken = started.elapsed();
@@ -174,7 +173,7 @@ fn lives_beside_a_snapshot(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("life beside a snapshot");
     group.throughput(Throughput::Elements(BATCH as u64));
     group.measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(500)).sample_size(20);
-    let mut load = Load::new(64, MILLION, Effects::new());
+    let mut load = Load::new(64, MILLION);
     group.bench_function("taken anew for every 64 lives", |bencher| {
         bencher.iter_custom(|rounds| {
             let mut spent = Duration::ZERO;
