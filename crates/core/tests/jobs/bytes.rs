@@ -3,11 +3,12 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 use synod_core::jobs::{
-    CodecError, Effects, Frame, JobLimits, JobQueue, Op, QueueName, SnapshotDecoder, SnapshotError, Submit,
+    ClientId, CodecError, Command, Dedupe, Effects, Frame, GatewayId, JobLimits, JobQueue, Op, QueueName,
+    Quota, Refusal, Reply, SessionId, SnapshotDecoder, SnapshotError, Submit, Token, UserKey,
 };
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::script::{Cast, any_step};
+use crate::script::{Cast, GATEWAY, any_step};
 
 fn bytes_of(queue: &JobQueue) -> Vec<u8> {
     queue.snapshot().chunks().flatten().collect()
@@ -170,6 +171,74 @@ fn what_is_no_snapshot_is_named() {
     let mut huge = whole[..9].to_vec();
     huge.extend([0xFF, 0xFF, 0xFF, 0xFF, 0x7F]);
     assert!(matches!(refused(huge), Some(SnapshotError::TooLong { .. })));
+}
+
+/// Where each record of a snapshot starts and ends, its length included.
+fn records(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
+    let mut records = Vec::new();
+    let mut start = 9;
+    while start < bytes.len() {
+        let (mut length, mut at) = (0, start);
+        for shift in (0..).step_by(7) {
+            length |= usize::from(bytes[at] & 0x7F) << shift;
+            at += 1;
+            if bytes[at - 1] & 0x80 == 0 {
+                break;
+            }
+        }
+        records.push(start..at + length);
+        start = at + length;
+    }
+    records
+}
+
+#[test]
+fn records_that_come_twice_or_out_of_order_are_refused() {
+    let mut cast = Cast::new(JobLimits::default());
+    let name = QueueName::new("default").expect("a name");
+    for session in [1, 2].map(SessionId::new) {
+        cast.apply(0, vec![Op::SessionOpen { session, secret: 0 }.into()]);
+    }
+    for gateway in [1, 2].map(GatewayId::new) {
+        cast.apply(0, vec![Op::GatewayOpen { gateway }.into()]);
+    }
+    for key in ["a", "b"] {
+        let mut submit = Submit::new(name.clone(), "x");
+        submit.dedupe = Some(Dedupe { key: UserKey::new(key).expect("short"), window_ms: 100 });
+        submit.client = ClientId::new(1);
+        cast.apply(0, vec![Op::Submit(submit).into()]);
+    }
+    for client in [1, 2].map(ClientId::new) {
+        cast.apply(0, vec![Op::QuotaSet { quota: Quota::Client(client), max: Some(9) }.into()]);
+    }
+    let whole = bytes_of(&cast.queue);
+    let places = records(&whole);
+    let (_, but_the_sum) = places.split_last().expect("records");
+    assert!(but_the_sum.len() >= 10);
+    for place in but_the_sum {
+        let twice = [&whole[..place.end], &whole[place.clone()], &whole[place.end..]].concat();
+        let refused = JobQueue::decode_snapshot(with_right_sum(twice).into());
+        assert!(matches!(refused, Err(SnapshotError::Misplaced { .. })), "{place:?}: {:?}", refused.err());
+    }
+    for pair in but_the_sum.windows(2) {
+        let [first, second] = [pair[0].clone(), pair[1].clone()];
+        let swapped =
+            [&whole[..first.start], &whole[second.clone()], &whole[first], &whole[second.end..]].concat();
+        let refused = JobQueue::decode_snapshot(with_right_sum(swapped).into());
+        assert!(matches!(refused, Err(SnapshotError::Misplaced { .. })), "{second:?}: {:?}", refused.err());
+    }
+}
+
+#[test]
+fn what_was_forgotten_stays_forgotten_after_a_restore() {
+    let mut cast = Cast::new(JobLimits { gateway_window: 2, ..JobLimits::default() });
+    let command = |sequence| Command { token: Some(Token { gateway: GATEWAY, sequence }), op: Op::Tick };
+    for sequence in 1..=6 {
+        cast.apply(0, vec![command(sequence)]);
+    }
+    cast.queue = JobQueue::decode_snapshot(bytes_of(&cast.queue).into()).expect("a snapshot");
+    cast.apply(0, vec![Op::LimitsSet(Box::default()).into(), command(3), command(6)]);
+    assert_eq!(cast.effects.replies[1..], [Err(Refusal::SequenceTooOld), Ok(Reply::Done)]);
 }
 
 #[test]

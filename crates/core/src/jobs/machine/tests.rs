@@ -478,6 +478,23 @@ fn a_dedupe_key_counts_for_its_window() {
 }
 
 #[test]
+fn a_dedupe_key_counts_no_longer_when_its_alarm_is_late() {
+    let mut world = World::with(JobLimits { alarms_per_frame_max: 1, ..JobLimits::default() });
+    let dedupe = |submit: &mut Submit| submit.dedupe = Some(Dedupe { key: key("once"), window_ms: 100 });
+    let first = world.submit_with("first", dedupe);
+    for _ in 0..3 {
+        world.submit_with("x", |submit| submit.delay_ms = 50);
+    }
+    assert_eq!(world.pass(100), ["ready"], "there is more to do than this frame does");
+    let second = world.submit_with("second", dedupe);
+    assert_ne!(first, second);
+    for _ in 0..5 {
+        world.pass(0);
+    }
+    assert_eq!(world.run(submit("third", dedupe)), Ok(Reply::Duplicate { job: second }), "the new key holds");
+}
+
+#[test]
 fn a_command_counts_once() {
     let mut world = World::new();
     world.open(1);
