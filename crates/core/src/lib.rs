@@ -7,8 +7,8 @@
 //!
 //! [`membership`] decides who is in the cluster; [`gossip`] spreads what each member says about itself; [`roster`] lists
 //! everyone there is to talk to, members of another runtime included; [`grains`] decides where actors live that are called
-//! by name; [`pubsub`] decides who hears what is said to a topic; [`slots`] decides who serves which part of the data, and
-//! [`objects`] keeps the data of a slot safe through every change of its primary.
+//! by name; [`pubsub`] decides who hears what is said to a topic; [`slots`] decides who serves which part of the data,
+//! [`objects`] keeps the data of a slot safe through every change of its primary, and [`jobs`] decides who does which job.
 //!
 //! The crate is `no_std` + `alloc`: it cannot open a socket, read a clock or start a thread.
 
@@ -22,6 +22,7 @@ pub mod gossip;
 pub mod grains;
 mod haste;
 pub mod id;
+pub mod jobs;
 pub mod membership;
 mod murmur;
 pub mod objects;
