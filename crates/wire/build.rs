@@ -14,6 +14,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "membership.proto",
         "slots.proto",
         "objects.proto",
+        "raft.proto",
+        "queue.proto",
     ];
     let descriptors = protox::compile(files, ["proto"])?;
     prost_build::Config::new()

@@ -86,3 +86,15 @@ pub mod slots {
 pub mod objects {
     include!(concat!(env!("OUT_DIR"), "/synod.objects.v1.rs"));
 }
+
+/// Package `synod.raft.v1`: what the replicas of a Raft group say to each other. From `proto/raft.proto`.
+#[allow(missing_docs, clippy::all)]
+pub mod raft {
+    include!(concat!(env!("OUT_DIR"), "/synod.raft.v1.rs"));
+}
+
+/// Package `synod.queue.v1`: what clients and workers say to the leader of a queue. From `proto/queue.proto`.
+#[allow(missing_docs, clippy::all)]
+pub mod queue {
+    include!(concat!(env!("OUT_DIR"), "/synod.queue.v1.rs"));
+}

@@ -1,0 +1,156 @@
+//! What a gateway needs of a queue, wherever the queue's leader is.
+
+use std::future::Future;
+
+use bytes::Bytes;
+use synod_core::jobs::{
+    DeadCursor, Delivery, JobId, JobView, Op, QueueName, QueueStats, Refusal, Reply, SessionId, Totals,
+};
+
+/// A queue that can be used: through the leader of its group, in this process or not.
+///
+/// Calls wait through elections. A call that is sent again counts once.
+pub trait QueueAccess: Clone + Send + Sync + 'static {
+    /// Has something done.
+    fn call(&self, op: Op) -> impl Future<Output = Result<Reply, CallError>> + Send;
+
+    /// Takes one job of these queues for a session, as soon as there is one. Dropping the future takes the wish back: what
+    /// would come later is given back.
+    fn pull(
+        &self,
+        session: SessionId,
+        queues: Vec<QueueName>,
+    ) -> impl Future<Output = Result<Delivery, CallError>> + Send;
+
+    /// Takes this very job for a session.
+    fn reserve(
+        &self,
+        session: SessionId,
+        job: JobId,
+    ) -> impl Future<Output = Result<Delivery, CallError>> + Send;
+
+    /// Asks something, of the leader as it is now.
+    fn ask(&self, question: Question) -> impl Future<Output = Result<Answer, CallError>> + Send;
+}
+
+/// What can be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Question {
+    /// The queue as a whole.
+    Overview,
+    /// All queues.
+    Queues,
+    /// One queue.
+    Queue(QueueName),
+    /// One job and its life, and its body if that is wanted.
+    Job {
+        /// Which.
+        job: JobId,
+        /// Whether its body is wanted too.
+        with_body: bool,
+    },
+    /// The first job of a queue in some state, with its body.
+    Peek {
+        /// Which queue.
+        queue: QueueName,
+        /// In which state.
+        state: PeekState,
+    },
+    /// Dead jobs, longest dead first.
+    Dead {
+        /// Of which queue.
+        queue: QueueName,
+        /// Where to go on.
+        after: Option<DeadCursor>,
+        /// At most so many.
+        count: u32,
+    },
+}
+
+/// Where to look for a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeekState {
+    /// What the next pull would get.
+    Ready,
+    /// What is due first.
+    Delayed,
+    /// What has been dead for longest.
+    Dead,
+}
+
+/// What was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answer {
+    /// To [`Question::Overview`].
+    Overview(Box<Overview>),
+    /// To [`Question::Queues`].
+    Queues(Vec<QueueStats>),
+    /// To [`Question::Queue`]; `None`: there is none.
+    Queue(Option<Box<QueueStats>>),
+    /// To [`Question::Job`] and [`Question::Peek`]; `None`: there is none.
+    Job(Option<Box<JobAnswer>>),
+    /// To [`Question::Dead`].
+    Dead {
+        /// Some of them.
+        jobs: Vec<JobView>,
+        /// Where to go on, if there are more.
+        more: Option<DeadCursor>,
+    },
+}
+
+/// The queue as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overview {
+    /// The last entry of the log that was applied.
+    pub index: u64,
+    /// Queue time, in milliseconds.
+    pub time_ms: u64,
+    /// What happened since the beginning.
+    pub totals: Totals,
+    /// How many jobs there are.
+    pub jobs: u64,
+    /// Bytes of their bodies.
+    pub bytes: u64,
+    /// Longest body that is taken.
+    pub body_bytes_max: u32,
+    /// How many queues there are.
+    pub queues: u64,
+    /// How many sessions are open.
+    pub sessions: u64,
+    /// Whether no queue takes new jobs.
+    pub is_draining: bool,
+}
+
+/// One job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobAnswer {
+    /// The job.
+    pub view: JobView,
+    /// Queue time at which it was looked at, in milliseconds.
+    pub time_ms: u64,
+    /// Its body, if it was wanted and is there.
+    pub body: Option<Bytes>,
+}
+
+/// A call did not do what it was to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// It was refused, and nothing was changed.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// There was no leader for too long. Whether the call was carried out is not known.
+    #[error("the queue had no leader for too long; whether the command was carried out is not known")]
+    NoLeader,
+    /// There are as many calls under way as there may be.
+    #[error("too many calls are under way")]
+    Busy,
+    /// This end of the queue was closed.
+    #[error("the queue was closed")]
+    Closed,
+    /// The other side says something that cannot be.
+    #[error("the leader's answer makes no sense: {0}")]
+    Nonsense(String),
+}
