@@ -31,6 +31,8 @@ use super::id::{ClientId, Fence, JobId, QueueName, SessionId};
 
 /// Something that somebody saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Record {
     /// A client submitted a job, once for every time that it sent it.
     Submit {
@@ -89,6 +91,8 @@ pub enum Record {
 
 /// What a client was told about a submit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum SubmitAnswer {
     /// There is a job, this one.
     Accepted {

@@ -101,6 +101,8 @@ pub struct Assignment {
 /// A command was not done. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Refusal {
     /// The gateway is not known, or was silent for so long that it was forgotten: what it sends again could be done twice.
     #[error("the gateway is not known; it must open anew and take new numbers")]
@@ -171,6 +173,18 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Its number on the wire.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The one with this number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+
     /// All of them, in the order of their numbers in snapshots: new ones go to the end.
     pub(super) const ALL: [Self; 22] = [
         Self::GatewayUnknown,
@@ -232,6 +246,7 @@ pub struct Revocation {
 
 /// Something happened to a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Event {
     /// At which entry of the log.
     pub index: u64,
@@ -248,6 +263,8 @@ pub struct Event {
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum EventKind {
     /// It was accepted.
     Enqueue(Enqueued),
@@ -349,6 +366,8 @@ impl EventKind {
 
 /// What a session asked for when it got a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Asked {
     /// Whatever comes.
     Credit,
@@ -360,6 +379,7 @@ pub enum Asked {
 
 /// A job as it was accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Enqueued {
     /// The command that brought it.
     pub token: Option<Token>,
@@ -381,6 +401,7 @@ pub struct Enqueued {
 
 /// How an assignment ended, and when the job can be given out again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Lost {
     /// Who held it.
     pub session: SessionId,

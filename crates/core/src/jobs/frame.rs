@@ -41,6 +41,7 @@ impl From<Op> for Command {
 
 /// The number that a gateway gave to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Token {
     /// Who numbers.
     pub gateway: GatewayId,
@@ -53,6 +54,11 @@ pub struct Token {
 pub enum Op {
     /// Remembers a gateway, so that its tokens count. Again does nothing.
     GatewayOpen {
+        /// Which.
+        gateway: GatewayId,
+    },
+    /// Forgets a gateway, which will send nothing more. Again does nothing.
+    GatewayClose {
         /// Which.
         gateway: GatewayId,
     },

@@ -188,6 +188,10 @@ fn encode_op(out: &mut Vec<u8>, op: &Op) {
             put_limits(out, limits);
         }
         Op::Tick => put_byte(out, 21),
+        Op::GatewayClose { gateway } => {
+            put_byte(out, 22);
+            put_number(out, gateway.get());
+        }
     }
 }
 
@@ -248,6 +252,7 @@ fn decode_op(input: &mut Reader) -> Result<Op, CodecError> {
         },
         20 => Op::LimitsSet(Box::new(limits(input)?)),
         21 => Op::Tick,
+        22 => Op::GatewayClose { gateway: GatewayId::new(input.number()?) },
         value => return Err(CodecError::Kind { field: "command", value }),
     })
 }

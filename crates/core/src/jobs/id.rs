@@ -9,6 +9,8 @@ macro_rules! number {
     ($(#[$meta:meta])* $name:ident) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+        #[cfg_attr(feature = "serde", serde(transparent))]
         pub struct $name(u64);
 
         impl $name {
@@ -82,6 +84,8 @@ impl JobId {
 ///
 /// These are the names of beanstalkd's tubes. A name that was decoded shares the memory of what it was decoded from.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(into = "String", try_from = "String"))]
 pub struct QueueName(Bytes);
 
 impl QueueName {
@@ -136,8 +140,24 @@ impl fmt::Debug for QueueName {
     }
 }
 
+impl From<QueueName> for String {
+    fn from(name: QueueName) -> Self {
+        name.as_str().into()
+    }
+}
+
+impl TryFrom<String> for QueueName {
+    type Error = NameError;
+
+    fn try_from(name: String) -> Result<Self, NameError> {
+        Self::from_bytes(name.into_bytes().into())
+    }
+}
+
 /// What a user calls a FIFO group, or a job that must not be submitted twice: 1 to 128 bytes of any kind.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(into = "alloc::vec::Vec<u8>", try_from = "alloc::vec::Vec<u8>"))]
 pub struct UserKey(Bytes);
 
 impl UserKey {
@@ -163,6 +183,20 @@ impl UserKey {
     /// The key in memory of its own.
     pub(super) fn detached(&self) -> Self {
         Self(Bytes::copy_from_slice(&self.0))
+    }
+}
+
+impl From<UserKey> for alloc::vec::Vec<u8> {
+    fn from(key: UserKey) -> Self {
+        key.0.into()
+    }
+}
+
+impl TryFrom<alloc::vec::Vec<u8>> for UserKey {
+    type Error = NameError;
+
+    fn try_from(bytes: alloc::vec::Vec<u8>) -> Result<Self, NameError> {
+        Self::new(bytes)
     }
 }
 

@@ -51,6 +51,7 @@ impl Job {
 
 /// When something happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Moment {
     /// At which entry of the log.
     pub index: u64,
@@ -62,6 +63,8 @@ pub struct Moment {
 
 /// Where a job stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum JobState {
     /// It waits for a worker.
     Ready,
@@ -104,6 +107,8 @@ impl JobState {
 
 /// Why a job is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum DeadReason {
     /// It was tried as often as it may be.
     Attempts,
@@ -113,6 +118,8 @@ pub enum DeadReason {
 
 /// How a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Finish {
     /// It was done.
     Acked,
@@ -126,6 +133,7 @@ pub enum Finish {
 
 /// How often things happened to a job. The names are those of beanstalkd.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct JobCounts {
     /// It was given out.
     pub reserves: u32,
@@ -141,6 +149,7 @@ pub struct JobCounts {
 
 /// One line in the life of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HistoryEntry {
     /// At which entry of the log.
     pub index: u64,
@@ -155,6 +164,8 @@ pub struct HistoryEntry {
 /// What the history of a job remembers. That it was accepted, and when, is part of the job itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum What {
     /// Its delay was over.
     Ready,

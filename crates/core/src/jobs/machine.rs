@@ -194,6 +194,7 @@ impl JobQueue {
             Op::Kick { queue, count } => self.kick(queue, *count, effects),
             Op::KickJob { job } => self.kick_job(*job, effects),
             Op::GatewayOpen { gateway } => self.open_gateway(*gateway),
+            Op::GatewayClose { gateway } => self.close_gateway(*gateway),
             Op::SessionOpen { session, secret } => self.open_session(*session, *secret),
             Op::SessionClose { session } => self.close_session(*session, effects),
             Op::Pause { queue, millis } => self.pause(queue, *millis, effects),
@@ -216,7 +217,7 @@ impl JobQueue {
     }
 
     /// The job that this assignment holds.
-    fn held(&self, job: JobId, fence: Fence) -> Result<&Job, Refusal> {
+    pub(super) fn held(&self, job: JobId, fence: Fence) -> Result<&Job, Refusal> {
         match self.jobs.get(job) {
             Some(held) if held.fence == fence && matches!(held.state, JobState::Reserved { .. }) => Ok(held),
             Some(_) => Err(Refusal::LeaseLost),

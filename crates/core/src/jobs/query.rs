@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 
-use super::effects::Assignment;
+use super::effects::{Assignment, Delivery};
 use super::id::{ClientId, Fence, GatewayId, JobId, QueueName, SessionId, UserKey};
 use super::job::{HistoryEntry, Job, JobCounts, JobState, Moment};
 use super::machine::JobQueue;
@@ -13,6 +13,7 @@ use super::settings::{Backoff, JobLimits, QueueSettings};
 
 /// A queue in numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QueueStats {
     /// Which.
     pub name: QueueName,
@@ -42,6 +43,7 @@ pub struct QueueStats {
 
 /// A session in numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SessionStats {
     /// Which.
     pub session: SessionId,
@@ -57,6 +59,7 @@ pub struct SessionStats {
 
 /// A job, without its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct JobView {
     /// Which.
     pub id: JobId,
@@ -94,6 +97,7 @@ pub struct JobView {
 
 /// Where a listing of dead jobs goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DeadCursor {
     /// The entry of the log at which the last one listed died.
     pub since_index: u64,
@@ -221,6 +225,26 @@ impl JobQueue {
         held.filter_map(|job| self.jobs.get(*job))
             .map(|job| Assignment { job: job.id, fence: job.fence })
             .collect()
+    }
+
+    /// A job as its worker gets it, to be told again to a worker that may not have heard of it. `None`: the assignment has
+    /// ended.
+    #[must_use]
+    pub fn delivery(&self, assignment: Assignment) -> Option<Delivery> {
+        let job = self.held(assignment.job, assignment.fence).ok()?;
+        let JobState::Reserved { session, deadline_ms, .. } = job.state else {
+            return None;
+        };
+        Some(Delivery {
+            session,
+            job: job.id,
+            fence: job.fence,
+            pulled_by: None,
+            queue: self.queues[job.queue].name.clone(),
+            attempt: job.attempts,
+            ttr_ms: deadline_ms.saturating_sub(self.time_ms),
+            body: job.body.clone(),
+        })
     }
 
     /// Whether a gateway is remembered.

@@ -163,6 +163,7 @@ pub(super) struct Group {
 
 /// How often things happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Totals {
     /// Jobs were accepted.
     pub enqueued: u64,

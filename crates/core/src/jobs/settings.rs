@@ -23,7 +23,7 @@ pub struct JobLimits {
     pub inflight_per_session_max: u32,
     /// Most clients with a cap of their own. 1 or more. Default 100 000.
     pub clients_max: u32,
-    /// Most gateways whose commands are remembered. 1 or more. Default 1 024.
+    /// Most gateways whose commands are remembered. 1 or more. Default 4 096.
     pub gateways_max: u32,
     /// How many results of each gateway are remembered. A command that is sent again later than that is refused.
     /// 1 to 65 536. Default 1 024.
@@ -55,7 +55,7 @@ impl Default for JobLimits {
             queues_per_session_max: 1_000,
             inflight_per_session_max: 100_000,
             clients_max: 100_000,
-            gateways_max: 1_024,
+            gateways_max: 4_096,
             gateway_window: 1_024,
             gateway_idle_ms: 3_600_000,
             queue_idle_ms: 600_000,
@@ -170,6 +170,7 @@ pub struct Rate {
 /// How long a job waits after a try that failed: `base_ms` doubled after each further one, at most `cap_ms`. Equal numbers
 /// make it fixed, zeros make it none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Backoff {
     /// After the first.
     pub base_ms: u32,

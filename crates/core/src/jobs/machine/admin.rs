@@ -28,6 +28,13 @@ impl JobQueue {
         Ok(Reply::Opened { is_resumed: false })
     }
 
+    pub(super) fn close_gateway(&mut self, id: GatewayId) -> Result<Reply, Refusal> {
+        if let Some(gateway) = self.gateways.remove(&id) {
+            self.timers.clear(gateway.alarm_ms, Alarm::Gateway(id));
+        }
+        Ok(Reply::Done)
+    }
+
     pub(super) fn open_session(&mut self, id: SessionId, secret: u64) -> Result<Reply, Refusal> {
         match self.sessions.get(&id) {
             Some(session) if session.secret == secret => Ok(Reply::Opened { is_resumed: true }),

@@ -224,22 +224,11 @@ impl JobQueue {
 
     /// Delivers again what a pull got the first time, as far as it still holds.
     pub(super) fn deliver_again(&self, assignments: &[Assignment], position: u32, effects: &mut Effects) {
-        for assignment in assignments {
-            if let Ok(job) = self.held(assignment.job, assignment.fence)
-                && let JobState::Reserved { session, deadline_ms, .. } = job.state
-                && effects.is_wanted()
-            {
-                effects.deliveries.push(Delivery {
-                    session,
-                    job: job.id,
-                    fence: job.fence,
-                    pulled_by: Some(position),
-                    queue: self.queues[job.queue].name.clone(),
-                    attempt: job.attempts,
-                    ttr_ms: deadline_ms.saturating_sub(self.time_ms),
-                    body: job.body.clone(),
-                });
-            }
+        if effects.is_wanted() {
+            let again = assignments.iter().filter_map(|assignment| self.delivery(*assignment));
+            effects
+                .deliveries
+                .extend(again.map(|delivery| Delivery { pulled_by: Some(position), ..delivery }));
         }
     }
 

@@ -542,6 +542,27 @@ fn a_silent_gateway_is_forgotten() {
 }
 
 #[test]
+fn a_gateway_that_says_goodbye_makes_room_at_once() {
+    let mut world = World::with(JobLimits { gateways_max: 1, ..JobLimits::default() });
+    let gateways = [GatewayId::new(1), GatewayId::new(2)];
+    for gateway in gateways {
+        world.run(Op::GatewayOpen { gateway }).expect("room");
+        assert_eq!(world.run(Op::GatewayClose { gateway }), Ok(Reply::Done));
+        assert_eq!(world.run(Op::GatewayClose { gateway }), Ok(Reply::Done));
+    }
+    assert_eq!(gateways.map(|gateway| world.queue.knows_gateway(gateway)), [false, false]);
+    assert_eq!(world.queue.next_due_ms(), None, "an idle queue needs no ticks");
+}
+
+#[test]
+fn refusals_have_numbers() {
+    for refusal in Refusal::ALL {
+        assert_eq!(Refusal::from_number(refusal.number()), Some(refusal));
+    }
+    assert_eq!(Refusal::from_number(u8::MAX), None);
+}
+
+#[test]
 fn a_session_goes_on_after_a_failover() {
     let mut world = World::new();
     world.open(1);
