@@ -35,7 +35,7 @@ mod takeover;
 
 pub use bootstrap::{
     BootstrapError, BootstrapNode, BootstrapState, DISKS_MAX, ForeignCluster, NAMESPACE_BYTES_MAX, NODES_MAX,
-    NodePorts, Pace, REPLICAS_MAX, Replication, SLOTS_MAX,
+    NodePorts, Pace, QUEUE_GROUPS_MAX, QueueLayout, REPLICAS_MAX, Replication, SLOTS_MAX,
 };
 pub use candidacy::Candidacy;
 pub use config::{SlotConfigError, SlotRegistryConfig};

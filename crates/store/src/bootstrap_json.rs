@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use synod_core::NodeId;
 use synod_core::slots::{
-    BootstrapError, BootstrapNode, BootstrapState, HlcTimestamp, NodePorts, Pace, Replication,
+    BootstrapError, BootstrapNode, BootstrapState, HlcTimestamp, NodePorts, Pace, QueueLayout, Replication,
 };
 
 /// Writes a state.
@@ -50,6 +50,56 @@ pub struct BootstrapJson {
     pace: PaceJson,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     archive: Option<String>,
+    #[serde(default)]
+    queue: QueueJson,
+}
+
+/// How the queue is replicated. A state that was written before there was one has what is set by itself.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct QueueJson {
+    enabled: bool,
+    voters: u8,
+    groups: u16,
+    heartbeat_ms: u64,
+    election_min_ms: u64,
+    election_max_ms: u64,
+}
+
+impl Default for QueueJson {
+    fn default() -> Self {
+        QueueLayout::default().into()
+    }
+}
+
+impl From<QueueLayout> for QueueJson {
+    fn from(queue: QueueLayout) -> Self {
+        Self {
+            enabled: queue.is_enabled,
+            voters: queue.voters,
+            groups: queue.groups,
+            heartbeat_ms: millis(queue.heartbeat),
+            election_min_ms: millis(queue.election_min),
+            election_max_ms: millis(queue.election_max),
+        }
+    }
+}
+
+impl From<QueueJson> for QueueLayout {
+    fn from(queue: QueueJson) -> Self {
+        Self {
+            is_enabled: queue.enabled,
+            voters: queue.voters,
+            groups: queue.groups,
+            heartbeat: Duration::from_millis(queue.heartbeat_ms),
+            election_min: Duration::from_millis(queue.election_min_ms),
+            election_max: Duration::from_millis(queue.election_max_ms),
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -93,7 +143,6 @@ impl BootstrapJson {
     /// The JSON of a state.
     #[must_use]
     pub fn of(state: &BootstrapState) -> Self {
-        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let nodes = state.nodes.iter().map(|node| {
             let NodePorts { peer, gossip, s3, jobs } = node.ports;
             NodeJson {
@@ -119,6 +168,7 @@ impl BootstrapJson {
                 fanout: state.pace.fanout,
             },
             archive: state.archive.clone(),
+            queue: state.queue.into(),
         }
     }
 
@@ -154,6 +204,7 @@ impl BootstrapJson {
                 fanout: pace.fanout,
             },
             archive: self.archive,
+            queue: self.queue.into(),
         };
         Ok(state.checked()?)
     }

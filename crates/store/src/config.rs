@@ -106,6 +106,7 @@ impl NodeConfig {
             replication: Replication::default(),
             pace: Pace::default(),
             archive: None,
+            queue: synod_core::slots::QueueLayout::default(),
         };
         let bootstrap = bootstrap.checked()?;
         let seeds = all_nodes(&bootstrap);

@@ -14,7 +14,7 @@ use synod_wire::remote::{MessageBatch, MessageEnvelope, RemoteMessage};
 use tokio::sync::mpsc;
 
 /// How long anything may take that must happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The type of the messages that tests send.
 pub(crate) const TEXT: &str = "test.Text";

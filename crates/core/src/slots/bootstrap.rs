@@ -144,6 +144,39 @@ impl Default for Pace {
     }
 }
 
+/// How the job queue is replicated. The same on all nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueLayout {
+    /// Whether there is one. Default: yes.
+    pub is_enabled: bool,
+    /// How many nodes vote and hold every job on their disks; all of them when there are fewer. The others follow, and one
+    /// of them takes the place of a voter that lost its disk. 1 to [`REPLICAS_MAX`]. Default 3.
+    pub voters: u8,
+    /// How many groups, each with a leader of its own. Queues of different groups know nothing of each other. 1 to
+    /// [`QUEUE_GROUPS_MAX`]. Default 1.
+    pub groups: u16,
+    /// How often a leader is heard of. 10 ms to 10 s. Default 50 ms.
+    pub heartbeat: Duration,
+    /// How long a leader may be silent before another one is elected, at least. Three heartbeats or more. Default 150 ms.
+    pub election_min: Duration,
+    /// The same, at most: each node draws its own between the two, so that not all of them stand at once. Above
+    /// `election_min`, at most 1 min. Default 300 ms.
+    pub election_max: Duration,
+}
+
+impl Default for QueueLayout {
+    fn default() -> Self {
+        Self {
+            is_enabled: true,
+            voters: 3,
+            groups: 1,
+            heartbeat: Duration::from_millis(50),
+            election_min: Duration::from_millis(150),
+            election_max: Duration::from_millis(300),
+        }
+    }
+}
+
 /// The beginning of a cluster, the same on all of its nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BootstrapState {
@@ -161,6 +194,8 @@ pub struct BootstrapState {
     pub pace: Pace,
     /// Where objects are archived, as text that only the archive reads.
     pub archive: Option<String>,
+    /// How the job queue is replicated.
+    pub queue: QueueLayout,
 }
 
 impl BootstrapState {
@@ -251,6 +286,7 @@ impl BootstrapState {
         differ("initial_cluster.replication", self.replication != other.replication);
         differ("registry.gossip", self.pace != other.pace);
         differ("archive", self.archive != other.archive);
+        differ("queue", self.queue != other.queue);
         let all: BTreeSet<&NodeId> = self.nodes.iter().chain(&other.nodes).map(|node| &node.node).collect();
         for node in all {
             differ(&format!("initial_cluster.nodes.{node}"), self.node(node) != other.node(node));
@@ -296,6 +332,7 @@ impl BootstrapState {
     fn check_numbers(&self) -> Result<(), BootstrapError> {
         let Replication { total_slots, replicas, min_write_replicas } = self.replication;
         let Pace { gossip_interval, full_sync_interval, suspect_timeout, fail_timeout, fanout } = self.pace;
+        let QueueLayout { voters, groups, heartbeat, election_min, election_max, .. } = self.queue;
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let hour = 3_600_000;
         let ranges = [
@@ -312,6 +349,11 @@ impl BootstrapState {
                 24 * hour,
             ),
             ("fanout", fanout.into(), 1, 100),
+            ("voters", voters.into(), 1, REPLICAS_MAX.into()),
+            ("groups", groups.into(), 1, QUEUE_GROUPS_MAX.into()),
+            ("heartbeat_ms", millis(heartbeat), 10, 10_000),
+            ("election_min_ms", millis(election_min), 3 * millis(heartbeat), 30_000),
+            ("election_max_ms", millis(election_max), millis(election_min) + 1, 60_000),
         ];
         for (field, value, min, max) in ranges {
             if !(min..=max).contains(&value) {
@@ -406,6 +448,8 @@ pub const NODES_MAX: usize = 100;
 pub const SLOTS_MAX: u16 = 16_384;
 /// Most nodes that store a slot.
 pub const REPLICAS_MAX: u8 = 7;
+/// Most groups of the job queue.
+pub const QUEUE_GROUPS_MAX: u16 = 64;
 /// Most disks of a node.
 pub const DISKS_MAX: usize = 64;
 /// Longest namespace in bytes.

@@ -666,6 +666,7 @@ fn layout(config: &ObjectSimConfig) -> BootstrapState {
         replication: Replication { total_slots, replicas, min_write_replicas: config.min_write_replicas },
         pace: Pace::default(),
         archive: None,
+        queue: synod_core::slots::QueueLayout::default(),
     };
     state.checked().expect(sound)
 }

@@ -565,6 +565,7 @@ fn layout(config: &SlotSimConfig) -> BootstrapState {
             fanout: 3,
         },
         archive: None,
+        queue: synod_core::slots::QueueLayout::default(),
     };
     state.checked().expect(sound)
 }

@@ -151,6 +151,7 @@ fn bootstrap() -> BootstrapState {
         replication: Replication::default(),
         pace: Pace::default(),
         archive: Some("{}".into()),
+        queue: synod_core::slots::QueueLayout { voters: 5, ..Default::default() },
     };
     state.checked().expect("a good state")
 }

@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde_saphyr::Spanned;
 use synod_core::id::{Authority, NodeId};
 use synod_core::slots::{
-    BootstrapError, BootstrapNode, BootstrapState, HlcTimestamp, NodePorts, Pace, REPLICAS_MAX, Replication,
-    SLOTS_MAX,
+    BootstrapError, BootstrapNode, BootstrapState, HlcTimestamp, NodePorts, Pace, QUEUE_GROUPS_MAX,
+    QueueLayout, REPLICAS_MAX, Replication, SLOTS_MAX,
 };
 
 use super::error::{ConfigError, ConfigErrors, ConfigProblem};
@@ -29,7 +29,7 @@ pub(super) fn read(text: &str) -> Result<NodeConfig, ConfigErrors> {
 }
 
 fn read_root(tree: &Spanned<Tree>, errors: &mut Vec<ConfigError>) -> Option<NodeConfig> {
-    let keys = &["registry", "initial_cluster", "archive", "secret_file"];
+    let keys = &["registry", "initial_cluster", "queue", "archive", "secret_file"];
     let root = Section::new(tree, Place::new(String::new(), tree.referenced), keys, errors)?;
 
     let registry = root.section("registry", &["backend", "namespace", "gossip"], errors);
@@ -47,9 +47,11 @@ fn read_root(tree: &Spanned<Tree>, errors: &mut Vec<ConfigError>) -> Option<Node
     } else {
         Some(Archive::default())
     };
+    let queue = root.section("queue", QUEUE_KEYS, errors);
+    let queue = queue.map(|section| read_queue(&section, errors));
     let secret_file = root.text("secret_file", errors).map(|found| PathBuf::from(found.value));
 
-    let (registry, cluster, archive) = (registry?, cluster?, archive?);
+    let (registry, cluster, archive, queue) = (registry?, cluster?, archive?, queue?);
     // What follows would only repeat what is wrong already.
     let initialized_by =
         cluster.nodes.first().filter(|_| errors.is_empty()).map(|(node, _)| node.node.clone());
@@ -70,6 +72,7 @@ fn read_root(tree: &Spanned<Tree>, errors: &mut Vec<ConfigError>) -> Option<Node
         replication: cluster.replication,
         pace: registry.pace,
         archive: archive.text,
+        queue: queue.layout,
     };
     match bootstrap.checked() {
         Ok(bootstrap) => {
@@ -89,7 +92,7 @@ fn read_root(tree: &Spanned<Tree>, errors: &mut Vec<ConfigError>) -> Option<Node
                 | BootstrapError::Ports { node }
                 | BootstrapError::Disks { node } => of(node),
                 BootstrapError::Range { field, .. } => {
-                    let mut places = registry.numbers.iter().chain(&cluster.numbers);
+                    let mut places = registry.numbers.iter().chain(&cluster.numbers).chain(&queue.numbers);
                     places.find(|(name, _)| field.starts_with(name)).map(|(_, place)| place)
                 }
                 _ => None,
@@ -173,6 +176,33 @@ fn read_registry(section: &Section<'_>, errors: &mut Vec<ConfigError>) -> Regist
         persist_dir: persist_dir.map(|found| PathBuf::from(found.value)),
         numbers: numbers.map(|(name, key)| (name, gossip.place_of(key))).into(),
     }
+}
+
+struct Queue {
+    layout: QueueLayout,
+    numbers: Vec<(&'static str, Place)>,
+}
+
+fn read_queue(section: &Section<'_>, errors: &mut Vec<ConfigError>) -> Queue {
+    let set = QueueLayout::default();
+    let mut millis = |name: &str, default: Duration| {
+        let found = section.integer::<u32>(name, 1..=u32::MAX.into(), errors);
+        found.map_or(default, |millis| Duration::from_millis(millis.into()))
+    };
+    let (heartbeat, election_min, election_max) = (
+        millis("heartbeat_ms", set.heartbeat),
+        millis("election_min_ms", set.election_min),
+        millis("election_max_ms", set.election_max),
+    );
+    let layout = QueueLayout {
+        is_enabled: section.boolean("enabled", errors).unwrap_or(set.is_enabled),
+        voters: section.integer("voters", 1..=REPLICAS_MAX.into(), errors).unwrap_or(set.voters),
+        groups: section.integer("groups", 1..=QUEUE_GROUPS_MAX.into(), errors).unwrap_or(set.groups),
+        heartbeat,
+        election_min,
+        election_max,
+    };
+    Queue { layout, numbers: QUEUE_KEYS.iter().map(|key| (*key, section.place_of(key))).collect() }
 }
 
 struct Cluster {
@@ -381,5 +411,7 @@ const GOSSIP_KEYS: &[&str] = &[
     "fanout",
     "persist_dir",
 ];
+const QUEUE_KEYS: &[&str] =
+    &["enabled", "voters", "groups", "heartbeat_ms", "election_min_ms", "election_max_ms"];
 const NODE_KEYS: &[&str] = &["node_id", "bind_addr", "advertise_addr", "ports", "disks"];
 const REGION_DEFAULT: &str = "us-east-1";

@@ -165,7 +165,7 @@ colour: blue
         "18 initial_cluster.replication.replicas: this must be a whole number, and is a number with a fraction",
         "19 archive.archive_type: \"tape\" is no kind of archive; there is s3",
         "19 archive.s3.endpoint: \"http://x\" is not encrypted; set allow_http: true if that is meant",
-        "20 colour: there is no such setting; there are registry, initial_cluster, archive, secret_file",
+        "20 colour: there is no such setting; there are registry, initial_cluster, queue, archive, secret_file",
     ];
     assert_eq!(errors(text), expected);
 }
@@ -336,6 +336,33 @@ fn a_secret_is_read_only_from_a_file_of_its_owner() {
     write(&format!("{}\n", "0f".repeat(32)), 0o600);
     let config = NodeConfig::load(&file).expect("a configuration");
     assert_eq!(config.secret.map(|secret| *secret.bytes()), Some([15; 32]));
+}
+
+#[test]
+fn the_queue_is_laid_out_as_the_file_says() {
+    use synod_core::slots::QueueLayout;
+
+    let parsed = |queue: &str| NodeConfig::parse(&format!("{NODE}queue: {{{queue}}}\n"));
+    let layout = |queue: &str| parsed(queue).expect("a configuration").bootstrap.queue;
+    assert_eq!(layout(""), QueueLayout::default());
+    let (heartbeat, election_min, election_max) =
+        (Duration::from_millis(20), Duration::from_millis(60), Duration::from_millis(61));
+    assert_eq!(
+        layout(
+            "enabled: false, voters: 5, groups: 4, heartbeat_ms: 20, election_min_ms: 60, election_max_ms: 61"
+        ),
+        QueueLayout { is_enabled: false, voters: 5, groups: 4, heartbeat, election_min, election_max }
+    );
+    for (queue, setting) in [
+        ("voters: 0", "queue.voters"),
+        ("groups: 65", "queue.groups"),
+        ("heartbeat_ms: 51", "queue.election_min_ms"),
+        ("election_max_ms: 150", "queue.election_max_ms"),
+        ("leaders: 2", "queue.leaders"),
+    ] {
+        let errors = parsed(queue).expect_err(queue);
+        assert_eq!(errors.errors()[0].path, setting, "{errors}");
+    }
 }
 
 #[test]

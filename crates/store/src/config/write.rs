@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::Value;
-use synod_core::slots::{NodePorts, Pace, Replication};
+use synod_core::slots::{NodePorts, Pace, QueueLayout, Replication};
 
 use super::NodeConfig;
 
@@ -45,6 +45,11 @@ fn write_all(config: &NodeConfig, out: &mut String) -> std::fmt::Result {
     let Replication { total_slots, replicas, min_write_replicas } = bootstrap.replication;
     writeln!(out, "  replication:\n    total_slots: {total_slots}\n    replicas: {replicas}")?;
     writeln!(out, "    min_write_replicas: {min_write_replicas}")?;
+    let QueueLayout { is_enabled, voters, groups, heartbeat, election_min, election_max } = bootstrap.queue;
+    writeln!(out, "\nqueue:\n  enabled: {is_enabled}\n  voters: {voters}\n  groups: {groups}")?;
+    writeln!(out, "  heartbeat_ms: {}", heartbeat.as_millis())?;
+    writeln!(out, "  election_min_ms: {}", election_min.as_millis())?;
+    writeln!(out, "  election_max_ms: {}", election_max.as_millis())?;
     if let Some(s3) = bootstrap.archive.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok()) {
         let s3 = &s3["s3"];
         writeln!(out, "\narchive:\n  archive_type: s3\n  s3:")?;

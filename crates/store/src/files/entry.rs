@@ -15,7 +15,7 @@ use synod_core::Incarnation;
 use synod_core::id::{Authority, MemberId, NodeId};
 use synod_core::slots::{
     BootstrapNode, BootstrapState, ElectionCause, Head, HlcTimestamp, NodePorts, NodeRecord, Pace,
-    RegistryOp, Replication, SlotEpoch, SlotId, SlotRecord, SlotState, Tag, VALUE_BYTES_MAX,
+    QueueLayout, RegistryOp, Replication, SlotEpoch, SlotId, SlotRecord, SlotState, Tag, VALUE_BYTES_MAX,
 };
 
 use super::checksum::checksum;
@@ -249,8 +249,16 @@ impl Writer {
     }
 
     fn bootstrap(&mut self, state: &BootstrapState) {
-        let BootstrapState { initialized_at, initialized_by, namespace, nodes, replication, pace, archive } =
-            state;
+        let BootstrapState {
+            initialized_at,
+            initialized_by,
+            namespace,
+            nodes,
+            replication,
+            pace,
+            archive,
+            queue,
+        } = state;
         self.number(initialized_at.bits());
         self.text(initialized_by.as_str());
         self.text(namespace);
@@ -278,6 +286,11 @@ impl Writer {
         if let Some(archive) = archive {
             self.text(archive);
         }
+        let QueueLayout { is_enabled, voters, groups, heartbeat, election_min, election_max } = *queue;
+        self.number(is_enabled.into());
+        self.number(voters.into());
+        self.number(groups.into());
+        [heartbeat, election_min, election_max].into_iter().for_each(|duration| self.duration(duration));
     }
 }
 
@@ -382,7 +395,24 @@ impl<'a> Reader<'a> {
             fanout: self.small("fanout")?,
         };
         let archive = if self.boolean()? { Some(self.text()?.to_owned()) } else { None };
-        Ok(BootstrapState { initialized_at, initialized_by, namespace, nodes, replication, pace, archive })
+        let queue = QueueLayout {
+            is_enabled: self.boolean()?,
+            voters: self.small("number of voters")?,
+            groups: self.small("number of groups")?,
+            heartbeat: self.duration()?,
+            election_min: self.duration()?,
+            election_max: self.duration()?,
+        };
+        Ok(BootstrapState {
+            initialized_at,
+            initialized_by,
+            namespace,
+            nodes,
+            replication,
+            pace,
+            archive,
+            queue,
+        })
     }
 
     fn slot(&mut self) -> Result<SlotId, DecodeError> {

@@ -30,6 +30,7 @@ pub(super) fn bootstrap(namespace: &str, at: u64) -> BootstrapState {
         replication: Replication::default(),
         pace: Pace::default(),
         archive: Some("{\"s3\": \"\\\"\"}".into()),
+        queue: synod_core::slots::QueueLayout { voters: 5, ..Default::default() },
     };
     state.checked().expect("a sound cluster")
 }
@@ -105,6 +106,7 @@ pub(super) fn any_bootstrap() -> impl Strategy<Value = BootstrapState> {
                 fanout,
             },
             archive,
+            queue: synod_core::slots::QueueLayout { groups: 1 + total_slots % 64, ..Default::default() },
         };
         state.checked().expect("a sound cluster")
     })

@@ -141,6 +141,7 @@ impl Cluster {
             replication: Replication { total_slots: SLOTS, ..Replication::default() },
             pace: Pace::default(),
             archive: None,
+            queue: crate::slots::QueueLayout::default(),
         };
         let mut cluster = Self {
             bootstrap: Arc::new(state.checked().expect("a good state")),

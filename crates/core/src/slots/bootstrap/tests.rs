@@ -28,6 +28,7 @@ fn state() -> BootstrapState {
         replication: Replication { total_slots: 64, replicas: 3, min_write_replicas: 1 },
         pace: Pace::default(),
         archive: None,
+        queue: crate::slots::QueueLayout::default(),
     }
 }
 
@@ -52,7 +53,7 @@ const LAYOUT: [Change; 14] = [
 ];
 
 /// Everything that does not.
-const REST: [Change; 8] = [
+const REST: [Change; 14] = [
     |state| state.initialized_at = HlcTimestamp::from_bits(8),
     |state| state.initialized_by = name("b"),
     |state| state.archive = Some("s3".to_owned()),
@@ -61,6 +62,12 @@ const REST: [Change; 8] = [
     |state| state.pace.suspect_timeout *= 2,
     |state| state.pace.fail_timeout *= 2,
     |state| state.pace.fanout += 1,
+    |state| state.queue.is_enabled = false,
+    |state| state.queue.voters += 1,
+    |state| state.queue.groups += 1,
+    |state| state.queue.heartbeat -= Duration::from_millis(1),
+    |state| state.queue.election_min += Duration::from_millis(1),
+    |state| state.queue.election_max += Duration::from_millis(1),
 ];
 
 fn changed(change: Change) -> BootstrapState {
@@ -196,6 +203,7 @@ fn what_differs_is_listed_by_the_names_of_the_settings() {
     other.replication.replicas = 2;
     other.pace.fanout = 1;
     other.archive = Some("s3".to_owned());
+    other.queue.voters = 5;
     other.nodes[1].disks.push("more".to_owned());
     other.nodes[2].node = name("d");
     let expected = [
@@ -203,6 +211,7 @@ fn what_differs_is_listed_by_the_names_of_the_settings() {
         "initial_cluster.replication",
         "registry.gossip",
         "archive",
+        "queue",
         "initial_cluster.nodes.b",
         "initial_cluster.nodes.c",
         "initial_cluster.nodes.d",

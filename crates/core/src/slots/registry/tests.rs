@@ -40,6 +40,7 @@ fn bootstrap(nodes: usize, total_slots: u16) -> Arc<BootstrapState> {
         replication: Replication { total_slots, ..Replication::default() },
         pace: Pace::default(),
         archive: None,
+        queue: crate::slots::QueueLayout::default(),
     };
     Arc::new(state.checked().expect("a good state"))
 }

@@ -11,6 +11,7 @@ use synod_core::slots::{
     Replication, SlotEpoch, SlotId, SlotRecord, SlotState, Tag,
 };
 
+use crate::bootstrap_json::QueueJson;
 use crate::files::state::State;
 
 #[derive(Serialize, Deserialize)]
@@ -38,6 +39,8 @@ struct BootstrapText {
     replication: ReplicationText,
     pace: PaceText,
     archive: Option<String>,
+    #[serde(default)]
+    queue: QueueJson,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -188,6 +191,7 @@ fn bootstrap_text(state: &BootstrapState) -> BootstrapText {
         replication: ReplicationText { total_slots, replicas, min_write_replicas },
         pace: PaceText { gossip_interval, full_sync_interval, suspect_timeout, fail_timeout, fanout },
         archive: state.archive.clone(),
+        queue: state.queue.into(),
     }
 }
 
@@ -216,6 +220,7 @@ fn bootstrap(text: BootstrapText) -> Result<BootstrapState, &'static str> {
         replication: Replication { total_slots, replicas, min_write_replicas },
         pace: Pace { gossip_interval, full_sync_interval, suspect_timeout, fail_timeout, fanout },
         archive: text.archive,
+        queue: text.queue.into(),
     };
     state.checked().map_err(|_| "beginning of the cluster")
 }
