@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use synod_core::jobs::{
     DeadCursor, Delivery, JobId, JobView, Op, QueueName, QueueStats, Refusal, Reply, SessionId, Totals,
 };
@@ -34,8 +35,9 @@ pub trait QueueAccess: Clone + Send + Sync + 'static {
 }
 
 /// What can be asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[serde(rename_all = "snake_case")]
 pub enum Question {
     /// The queue as a whole.
     Overview,
@@ -69,7 +71,8 @@ pub enum Question {
 }
 
 /// Where to look for a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum PeekState {
     /// What the next pull would get.
     Ready,
@@ -80,8 +83,9 @@ pub enum PeekState {
 }
 
 /// What was answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// To [`Question::Overview`].
     Overview(Box<Overview>),
@@ -101,7 +105,7 @@ pub enum Answer {
 }
 
 /// The queue as a whole.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overview {
     /// The last entry of the log that was applied.
     pub index: u64,
@@ -124,13 +128,14 @@ pub struct Overview {
 }
 
 /// One job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobAnswer {
     /// The job.
     pub view: JobView,
     /// Queue time at which it was looked at, in milliseconds.
     pub time_ms: u64,
-    /// Its body, if it was wanted and is there.
+    /// Its body, if it was wanted and is there. It travels beside the rest.
+    #[serde(skip)]
     pub body: Option<Bytes>,
 }
 

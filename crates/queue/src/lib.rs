@@ -5,3 +5,19 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+mod desk;
+mod jobs;
+pub mod link;
+mod service;
+mod token;
+mod wire;
+
+pub use desk::DeskConfig;
+pub use jobs::{Applied, Jobs};
+pub use service::QueueService;
+pub use token::Token;
+mod client;
+mod raft;
+mod worker;
+pub use client::{Client, ClientError};
+pub use worker::{Job, RunningWorker, Verdict, Worker};

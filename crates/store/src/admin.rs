@@ -30,6 +30,12 @@ impl AdminToken {
         format!("Bearer {}", self.0)
     }
 
+    /// The token itself.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
     fn is_shown(&self, header: &[u8]) -> bool {
         is_same(header, self.header().as_bytes())
     }

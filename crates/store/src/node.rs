@@ -24,7 +24,7 @@ use synod_cluster::{
 };
 use synod_core::membership::{ClusterEvent, MembershipCoordinatorConfig, NodeStatus, PhiConfig};
 use synod_core::slots::{
-    BootstrapNode, BootstrapState, Envelope, EnvelopeBody, Pace, SlotRegistryConfig, Standing, Takeover,
+    BootstrapNode, BootstrapState, ClusterId, Envelope, EnvelopeBody, Pace, SlotRegistryConfig, Standing, Takeover,
 };
 use synod_core::{Incarnation, MemberId, NodeId};
 use tokio::sync::mpsc;
@@ -71,6 +71,25 @@ pub struct NodeOptions {
     pub keeper: KeeperConfig,
     /// Further parts of its api, of gateways that are started when it runs.
     pub extensions: Vec<Arc<dyn ApiExtension>>,
+    /// Further services of its peer listener.
+    pub services: Vec<Arc<dyn PeerServices>>,
+}
+
+/// Services of the peer listener that are made when the node knows to which cluster it belongs.
+pub trait PeerServices: Send + Sync + 'static {
+    /// The services for this cluster.
+    fn services(&self, passport: &Passport) -> Vec<Arc<dyn PeerService>>;
+}
+
+/// What the nodes of a cluster have in common, and what they show to each other.
+#[derive(Clone, Debug)]
+pub struct Passport {
+    /// Which cluster it is.
+    pub cluster: ClusterId,
+    /// The token that peers show, where the cluster has a secret.
+    pub peer_token: Option<String>,
+    /// The token that clients and operators show, where the cluster has a secret.
+    pub admin_token: Option<String>,
 }
 
 /// A running node.
@@ -113,6 +132,14 @@ impl Node {
             Arc::new(service.clone()) as Arc<dyn PeerService>,
             Arc::new(object_service.clone()) as Arc<dyn PeerService>,
         ];
+        let passport = Passport {
+            cluster: bootstrap.cluster_id(),
+            peer_token: token.text(),
+            admin_token: secret.as_ref().map(|secret| AdminToken::of(secret).text().to_owned()),
+        };
+        for more in &options.services {
+            config.services.extend(more.services(&passport));
+        }
         let mut cluster = Cluster::new(config)?;
         cluster.start_member().await?;
         let Some((member, membership)) = cluster.own().zip(cluster.membership().cloned()) else {

@@ -24,6 +24,12 @@ impl PeerToken {
         Self(header.and_then(|header| header.parse().ok()))
     }
 
+    /// The token itself.
+    pub(crate) fn text(&self) -> Option<String> {
+        let header = self.0.as_ref()?.to_str().ok()?;
+        header.strip_prefix("Bearer ").map(ToOwned::to_owned)
+    }
+
     /// A call that shows it.
     pub(crate) fn show<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);

@@ -62,6 +62,7 @@ async fn start(config: NodeConfig, index: usize) -> Node {
         registry: SlotRegistryConfig::default(),
         keeper: KeeperConfig::default(),
         extensions: Vec::new(),
+        services: Vec::new(),
     };
     Node::start(options).await.expect("a node")
 }

@@ -10,6 +10,7 @@ use clap::Subcommand;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use synod_core::NodeId;
+use synod_core::jobs::JobId;
 use synod_store::admin::AdminToken;
 use synod_store::api::{MemberExplanation, MemberJson, SlotExplanation, SlotJson, StatusJson};
 use synod_store::config::ClusterSecret;
@@ -72,6 +73,14 @@ pub(crate) enum Explain {
     Slot {
         /// The slot.
         slot: u16,
+        #[command(flatten)]
+        ask: AskArgs,
+    },
+    /// What became of a job: every event of its life that is remembered, with its time, and who had to do with it.
+    Job {
+        /// The job.
+        #[arg(value_parser = crate::queue::job_id)]
+        job: JobId,
         #[command(flatten)]
         ask: AskArgs,
     },
@@ -148,6 +157,7 @@ pub(crate) fn slots(args: &SlotsArgs) -> ExitCode {
 pub(crate) fn explain(what: &Explain) -> ExitCode {
     match what {
         Explain::Slot { slot, ask } => with_runtime(explain_slot(*slot, ask)),
+        Explain::Job { job, ask } => crate::queue::explain(*job, ask),
         Explain::Member { name, ask } => with_runtime(explain_member(name, ask)),
     }
 }

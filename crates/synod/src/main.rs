@@ -3,7 +3,9 @@
 mod bench;
 mod gateway;
 mod inspect;
+mod jobs;
 mod key;
+mod queue;
 mod quickstart;
 mod secret;
 mod serve;
@@ -44,6 +46,9 @@ enum Command {
     /// Show, verify and repair the objects of the cluster.
     #[command(subcommand)]
     Store(store::Store),
+    /// Submit and work jobs, and look after queues.
+    #[command(subcommand)]
+    Queue(queue::Queue),
     /// Make, list and delete the access keys of S3, and say what they may do.
     #[command(subcommand)]
     Key(key::Key),
@@ -72,6 +77,7 @@ fn main() -> ExitCode {
         Command::Slots(args) => inspect::slots(&args),
         Command::Explain(what) => inspect::explain(&what),
         Command::Store(command) => store::run(&command),
+        Command::Queue(command) => queue::run(&command),
         Command::Key(command) => key::run(&command),
         Command::Bench(bench) => bench::run(&bench),
         Command::Secret(command) => secret::run(command),

@@ -16,6 +16,7 @@ use synod_store::node::{JoinRequest, Node, NodeEnd, NodeError, NodeOptions, Orig
 use synod_store::objects::KeeperConfig;
 
 use crate::gateway::{GatewayApi, credentials_file};
+use crate::jobs::JobsApi;
 use crate::terminal::{BOLD, RED, USAGE_ERROR, with_runtime};
 
 /// Arguments of `synod start`.
@@ -70,6 +71,9 @@ struct CommonArgs {
     /// Serve no S3 on this node.
     #[arg(long)]
     no_s3: bool,
+    /// Serve no jobs on this node, and hold none. The queue of the cluster has one replica less.
+    #[arg(long)]
+    no_queue: bool,
     /// How long the others may take, at the end, to take over what this node serves.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     leave_patience: u64,
@@ -104,8 +108,8 @@ pub(crate) fn join(args: JoinArgs) -> ExitCode {
 }
 
 fn run(node: NodeId, origin: Origin, common: CommonArgs, credentials: Option<PathBuf>) -> ExitCode {
-    let CommonArgs { force_takeover, new_cluster: is_new_cluster, no_s3, leave_patience } = common;
-    let gateway = GatewayApi::default();
+    let CommonArgs { force_takeover, new_cluster: is_new_cluster, no_s3, no_queue, leave_patience } = common;
+    let (gateway, jobs) = (GatewayApi::default(), JobsApi::default());
     // The cluster tells everything but the secret of its archive.
     let archive_secret = match &origin {
         Origin::Config(config) => config.archive_secret.as_ref().map(|secret| secret.expose().to_owned()),
@@ -119,7 +123,8 @@ fn run(node: NodeId, origin: Origin, common: CommonArgs, credentials: Option<Pat
         is_new_cluster,
         registry: SlotRegistryConfig::default(),
         keeper: KeeperConfig::default(),
-        extensions: vec![Arc::new(gateway.clone())],
+        extensions: vec![Arc::new(gateway.clone()), Arc::new(jobs.clone())],
+        services: vec![Arc::new(jobs.clone())],
     };
     log_to_stderr();
     with_runtime(async move {
@@ -150,13 +155,24 @@ fn run(node: NodeId, origin: Origin, common: CommonArgs, credentials: Option<Pat
             node.shutdown(Duration::ZERO).await;
             return ExitCode::FAILURE;
         }
+        if !no_queue && let Err(error) = serve_jobs(&node, &jobs, is_new_cluster).await {
+            eprintln!("{RED}error:{RED:#} {error}");
+            gateway.stop(Duration::ZERO).await;
+            node.shutdown(Duration::ZERO).await;
+            return ExitCode::FAILURE;
+        }
         tokio::select! {
+            reason = jobs.ended() => {
+                eprintln!("{RED}error:{RED:#} the job queue ended: {reason}");
+                ExitCode::FAILURE
+            }
             end = node.ended() => {
                 eprintln!("{RED}error:{RED:#} {}", describe(&end));
                 ExitCode::FAILURE
             }
             () = stop.told() => {
-                eprintln!("leaving: the slots are handed over");
+                eprintln!("leaving: the slots and the job queue are handed over");
+                jobs.stop(Duration::from_secs(leave_patience)).await;
                 gateway.stop(Duration::from_secs(leave_patience)).await;
                 // What it leaves behind is found by whoever takes the slots over.
                 drop(worker);
@@ -206,6 +222,15 @@ async fn serve_s3(
         "  AWS_SHARED_CREDENTIALS_FILE={} aws --endpoint-url http://{address} s3 mb s3://hello",
         file.display()
     );
+    Ok(())
+}
+
+/// Starts the job queue, and says how to use it.
+async fn serve_jobs(node: &Node, jobs: &JobsApi, is_new_cluster: bool) -> Result<(), String> {
+    jobs.start(node, is_new_cluster).await.map_err(|error| error.to_string())?;
+    if let Some(address) = jobs.beanstalk_address() {
+        eprintln!("jobs on {address}, for clients of beanstalkd; tip: synod queue submit NAME BODY");
+    }
     Ok(())
 }
 

@@ -365,6 +365,7 @@ async fn start_node(config: &NodeConfig, number: usize) -> Node {
         registry: SlotRegistryConfig::default(),
         keeper: KeeperConfig::default(),
         extensions: Vec::new(),
+        services: Vec::new(),
     };
     Node::start(options).await.expect("a node")
 }

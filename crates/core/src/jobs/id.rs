@@ -146,6 +146,14 @@ impl From<QueueName> for String {
     }
 }
 
+impl core::str::FromStr for QueueName {
+    type Err = NameError;
+
+    fn from_str(name: &str) -> Result<Self, NameError> {
+        Self::new(name)
+    }
+}
+
 impl TryFrom<String> for QueueName {
     type Error = NameError;
 

@@ -181,6 +181,7 @@ async fn start(index: usize, config: NodeConfig) -> Result<(Node, GatewayApi, So
         registry: SlotRegistryConfig::default(),
         keeper: KeeperConfig::default(),
         extensions: vec![Arc::new(gateway.clone())],
+        services: Vec::new(),
     };
     let node = Node::start(options).await.map_err(|error| error.to_string())?;
     let address = gateway.start(&node, None).await.map_err(|error| error.to_string())?;

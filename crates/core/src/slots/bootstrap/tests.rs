@@ -28,7 +28,7 @@ fn state() -> BootstrapState {
         replication: Replication { total_slots: 64, replicas: 3, min_write_replicas: 1 },
         pace: Pace::default(),
         archive: None,
-        queue: crate::slots::QueueLayout::default(),
+        queue: QueueLayout::default(),
     }
 }
 

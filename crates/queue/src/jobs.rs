@@ -1,0 +1,78 @@
+//! The job queue as what a Raft group replicates.
+
+use std::io::{self, Read, Write};
+
+use bytes::Bytes;
+use synod_core::jobs::{Effects, Frame, JobLimits, JobQueue, Snapshot, SnapshotDecoder};
+
+use crate::raft::Machine;
+
+/// The jobs of one group, on one replica.
+#[derive(Debug)]
+pub struct Jobs(JobQueue);
+
+/// What an applied frame leads to, for the node that proposed it.
+#[derive(Debug)]
+pub struct Applied {
+    /// What is to be carried out.
+    pub effects: Effects,
+    /// Queue time after it.
+    pub time_ms: u64,
+    /// At which queue time something happens by itself.
+    pub next_due_ms: Option<u64>,
+}
+
+impl Jobs {
+    /// An empty queue, as every replica of a group begins.
+    ///
+    /// # Errors
+    /// A limit is out of its range.
+    pub fn new(group: u16, limits: JobLimits) -> Result<Self, synod_core::jobs::SettingOutOfRange> {
+        JobQueue::new(group, limits).map(Self)
+    }
+
+    /// The queue, to be asked.
+    #[must_use]
+    pub const fn queue(&self) -> &JobQueue {
+        &self.0
+    }
+}
+
+impl Machine for Jobs {
+    type Output = Applied;
+    type Frozen = Snapshot;
+
+    fn apply(&mut self, index: u64, entry: &Bytes, is_wanted: bool) -> io::Result<Applied> {
+        let frame = Frame::decode(entry.clone()).map_err(io::Error::other)?;
+        let mut effects = if is_wanted { Effects::new() } else { Effects::ignored() };
+        self.0.apply(index, &frame, &mut effects).map_err(io::Error::other)?;
+        Ok(Applied { effects, time_ms: self.0.time_ms(), next_due_ms: self.0.next_due_ms() })
+    }
+
+    fn freeze(&self) -> Snapshot {
+        self.0.snapshot()
+    }
+
+    fn write(frozen: Snapshot, out: &mut dyn Write) -> io::Result<()> {
+        frozen.chunks().try_for_each(|chunk| out.write_all(&chunk))
+    }
+
+    fn read(group: u16, input: &mut dyn Read) -> io::Result<Self> {
+        let mut decoder = SnapshotDecoder::new();
+        loop {
+            let mut chunk = Vec::with_capacity(CHUNK_BYTES);
+            if (&mut *input).take(CHUNK_BYTES as u64).read_to_end(&mut chunk)? == 0 {
+                break;
+            }
+            decoder.feed(chunk.into()).map_err(io::Error::other)?;
+        }
+        let queue = decoder.finish().map_err(io::Error::other)?;
+        if queue.group() != group {
+            return Err(io::Error::other(format!("a snapshot of group {} for group {group}", queue.group())));
+        }
+        Ok(Self(queue))
+    }
+}
+
+/// How much of a snapshot is in memory at a time.
+const CHUNK_BYTES: usize = 256 << 10;

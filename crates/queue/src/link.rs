@@ -1,0 +1,221 @@
+//! The way to a queue from anywhere: finds the leader, follows it, and says again what was not answered.
+//!
+//! ```text
+//!   calls, pulls, questions ──► Link ──► one stream to the leader
+//!                                │ the leader is gone: ask around, connect, open sessions again,
+//!                                └─ send again what has no outcome yet, under the same numbers
+//! ```
+//!
+//! Commands are numbered, and the queue does a number once ([`synod_core::jobs::Token`]). So whoever calls need not care
+//! about elections: the call takes longer. What a worker holds is told to the new leader, which sends the rest.
+
+mod connect;
+mod driver;
+mod ledger;
+mod outbox;
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use synod_core::jobs::{Assignment, Delivery, JobId, Op, QueueName, Reply, SessionId};
+use synod_wire::queue as wire;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::access::{Answer, CallError, Question, QueueAccess};
+use crate::token::Token;
+use crate::wire::write_op;
+
+/// How a link finds its queue.
+#[derive(Clone, Debug)]
+pub struct LinkConfig {
+    /// Nodes of the cluster, as `host:port` of their peer listeners. One that answers is enough.
+    pub seeds: Vec<String>,
+    /// Which group.
+    pub group: u16,
+    /// What is shown to a cluster with a secret.
+    pub token: Token,
+    /// A name for operators to see.
+    pub name: String,
+    /// How long a call may be without an outcome, elections included. Default 10 s.
+    pub patience: Duration,
+}
+
+impl LinkConfig {
+    /// To the first group of the cluster that these nodes belong to.
+    #[must_use]
+    pub fn new<S: Into<String>>(seeds: impl IntoIterator<Item = S>) -> Self {
+        Self {
+            seeds: seeds.into_iter().map(Into::into).collect(),
+            group: 0,
+            token: Token::default(),
+            name: String::new(),
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A way to a queue. Clones share one stream.
+#[derive(Clone)]
+pub struct Link {
+    asks: mpsc::Sender<Ask>,
+    config: Arc<LinkConfig>,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("seeds", &self.config.seeds).finish_non_exhaustive()
+    }
+}
+
+/// What a session hears.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionEvent {
+    /// A job to do.
+    Delivery(Delivery),
+    /// The job is not this session's any more.
+    Lost(Assignment),
+    /// The queue had given the session up: it holds nothing any more, and is open anew, without credits.
+    Restarted,
+}
+
+type CallReply = oneshot::Sender<Result<Reply, CallError>>;
+type DeliveryReply = oneshot::Sender<Result<Delivery, CallError>>;
+
+/// What is asked of the driver of a link.
+enum Ask {
+    Command {
+        op: wire::command::Op,
+        reply: CallReply,
+    },
+    Reserve {
+        session: SessionId,
+        job: JobId,
+        reply: DeliveryReply,
+    },
+    Pull {
+        id: u64,
+        session: SessionId,
+        queues: Vec<QueueName>,
+        reply: DeliveryReply,
+    },
+    Withdraw {
+        id: u64,
+    },
+    Question {
+        question: Question,
+        reply: oneshot::Sender<Result<Answer, CallError>>,
+    },
+    Open {
+        session: SessionId,
+        secret: u64,
+        events: Option<mpsc::UnboundedSender<SessionEvent>>,
+        reply: CallReply,
+    },
+}
+
+impl Link {
+    /// A link to a queue. It connects by itself, now and whenever it has to.
+    #[must_use]
+    pub fn new(config: LinkConfig) -> Self {
+        let (asks, received) = mpsc::channel(ASKS_MAX);
+        let config = Arc::new(config);
+        tokio::spawn(driver::run(Arc::clone(&config), received));
+        Self { asks, config }
+    }
+
+    /// Opens a session, which is told everything that concerns it. It is opened again by itself after an election.
+    ///
+    /// # Errors
+    /// As of a call.
+    pub async fn open_session(
+        &self,
+        session: SessionId,
+    ) -> Result<mpsc::UnboundedReceiver<SessionEvent>, CallError> {
+        let (events, heard) = mpsc::unbounded_channel();
+        let (reply, answered) = oneshot::channel();
+        let secret = fastrand::u64(1..);
+        self.ask(Ask::Open { session, secret, events: Some(events), reply }).await?;
+        answered.await.map_err(|_| CallError::Closed)??;
+        Ok(heard)
+    }
+
+    /// Begins a call and does not wait for it, so that many can be under way; in the order of these calls they are done.
+    ///
+    /// # Errors
+    /// The link was closed, or the command is not for clients.
+    pub async fn begin(
+        &self,
+        op: Op,
+    ) -> Result<impl Future<Output = Result<Reply, CallError>> + Send + use<>, CallError> {
+        let (reply, answered) = oneshot::channel();
+        match op {
+            Op::SessionOpen { session, secret } => {
+                self.ask(Ask::Open { session, secret, events: None, reply }).await?;
+            }
+            op => {
+                let nonsense = || CallError::Nonsense("the command is not one for clients".to_owned());
+                let op = write_op(op).ok_or_else(nonsense)?;
+                self.ask(Ask::Command { op, reply }).await?;
+            }
+        }
+        Ok(async move { answered.await.unwrap_or(Err(CallError::Closed)) })
+    }
+
+    async fn ask(&self, ask: Ask) -> Result<(), CallError> {
+        self.asks.send(ask).await.map_err(|_| CallError::Closed)
+    }
+}
+
+impl QueueAccess for Link {
+    async fn call(&self, op: Op) -> Result<Reply, CallError> {
+        self.begin(op).await?.await
+    }
+
+    async fn pull(&self, session: SessionId, queues: Vec<QueueName>) -> Result<Delivery, CallError> {
+        let (reply, answered) = oneshot::channel();
+        let id = fastrand::u64(1..);
+        self.ask(Ask::Pull { id, session, queues, reply }).await?;
+        let withdrawal = Withdrawal { asks: &self.asks, id: Some(id) };
+        let delivery = answered.await.unwrap_or(Err(CallError::Closed));
+        withdrawal.is_needless();
+        delivery
+    }
+
+    async fn reserve(&self, session: SessionId, job: JobId) -> Result<Delivery, CallError> {
+        let (reply, answered) = oneshot::channel();
+        self.ask(Ask::Reserve { session, job, reply }).await?;
+        answered.await.unwrap_or(Err(CallError::Closed))
+    }
+
+    async fn ask(&self, question: Question) -> Result<Answer, CallError> {
+        let (reply, answered) = oneshot::channel();
+        Self::ask(self, Ask::Question { question, reply }).await?;
+        answered.await.unwrap_or(Err(CallError::Closed))
+    }
+}
+
+/// Takes a pull back that nobody waits for any more.
+struct Withdrawal<'a> {
+    asks: &'a mpsc::Sender<Ask>,
+    id: Option<u64>,
+}
+
+impl Withdrawal<'_> {
+    fn is_needless(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for Withdrawal<'_> {
+    fn drop(&mut self) {
+        // Where there is no room, the driver finds out when the job comes: nobody takes it, and it goes back.
+        if let Some(id) = self.id {
+            drop(self.asks.try_send(Ask::Withdraw { id }));
+        }
+    }
+}
+
+/// Asks that wait for the driver.
+const ASKS_MAX: usize = 4_096;
