@@ -113,12 +113,20 @@ pub struct Journal {
 }
 
 impl Journal {
+    /// What an entry costs in the queue of the log, on top of its body.
+    pub const ENTRY_COST: usize = JournalConfig::ENTRY_OVERHEAD + LogConfig::RECORD_OVERHEAD;
+
     /// Opens the journal on a disk, or begins one. Blocks until all of it is read.
     ///
     /// # Errors
     /// A setting is out of range, the disk failed, or durable data is damaged or makes no sense; the error says which file and
     /// where.
     pub fn open(config: JournalConfig, disk: impl Disk) -> Result<(Self, Recovery), JournalError> {
+        // Something may go along with the largest entry.
+        let (queue, min) = (config.log.queue_bytes_max, config.log.record_bytes_max.saturating_mul(2));
+        if queue < min.saturating_add(QUEUE_BYTES_SPARE) {
+            return Err(JournalError::Queue { value: queue, min: min + QUEUE_BYTES_SPARE });
+        }
         let (log, recovery) = Log::open(config.log.clone(), disk)?;
         let mut state = State::default();
         for record in log.records(recovery.first_index) {
@@ -138,15 +146,15 @@ impl Journal {
     ///
     /// # Errors
     /// The entries do not follow the last one, one is too large, or the log is full or has stopped. None was written.
-    pub fn append(&self, group: u16, entries: Vec<Entry>) -> Result<Ticket, JournalError> {
+    pub fn append(&self, group: u16, entries: &[Entry]) -> Result<Ticket, JournalError> {
         let mut state = self.lock();
         let State { groups, written } = &mut *state;
         let group_state = groups.entry(group).or_default();
-        group_state.check_next(&entries).map_err(|fault| JournalError::Group { group, fault })?;
+        group_state.check_next(entries).map_err(|fault| JournalError::Group { group, fault })?;
         let (ticket, first) = {
-            let committed = group_state.committed_record();
-            let records = entries.iter().map(|entry| Record::Entry(entry.clone()));
-            let records = committed.into_iter().chain(records).map(|record| record.encode(group));
+            let committed = group_state.committed_record().map(|record| record.encode(group));
+            let records = entries.iter().map(|entry| record::encode_entry(group, entry));
+            let records = committed.into_iter().chain(records);
             let ticket = self.log.try_append_all(records)?;
             let first = ticket.index() + 1 - entries.len() as u64;
             group_state.was_written(first.checked_sub(1));
@@ -154,7 +162,7 @@ impl Journal {
         };
         for (record, entry) in (first..).zip(entries) {
             *written += (entry.body.len() + JournalConfig::ENTRY_OVERHEAD) as u64;
-            group_state.push(entry, record, *written);
+            group_state.push(entry.clone(), record, *written);
         }
         if group_state.cached_bytes() > self.config.cache_bytes_max {
             group_state.evict(self.config.cache_bytes_max, self.log.durable_index());
@@ -323,6 +331,13 @@ impl Journal {
         self.config.log.record_bytes_max.saturating_sub(JournalConfig::ENTRY_OVERHEAD)
     }
 
+    /// The most that may be appended at a time, each entry counted with [`ENTRY_COST`](Self::ENTRY_COST) bytes on top of its
+    /// body: later there is room for that much. One entry is never too much.
+    #[must_use]
+    pub fn portion_bytes_max(&self) -> usize {
+        self.config.log.queue_bytes_max / 2
+    }
+
     /// Bytes in a segment: the least that can be given back.
     #[must_use]
     pub fn segment_bytes_max(&self) -> usize {
@@ -431,6 +446,14 @@ impl State {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
+    /// `queue_bytes_max` of the log is too small. Nothing was opened.
+    #[error("log.queue_bytes_max of a journal must be at least {min}, it is {value}")]
+    Queue {
+        /// The refused value.
+        value: usize,
+        /// The smallest value.
+        min: usize,
+    },
     /// It could not be opened.
     #[error("the journal cannot be opened: {0}")]
     Open(#[from] OpenError),
@@ -481,5 +504,7 @@ pub enum Fault {
     Gap,
 }
 
+/// What is left in the queue beside two of the largest records.
+const QUEUE_BYTES_SPARE: usize = 1024;
 /// How much is read from the log at a time.
 const PORTION_BYTES: usize = 1 << 20;

@@ -28,20 +28,12 @@ pub(super) enum Record {
 
 impl Record {
     pub(super) fn encode(&self, group: u16) -> Vec<u8> {
-        let body = match self {
-            Self::Entry(entry) => entry.body.len(),
-            _ => 0,
+        let mut bytes = match self {
+            Self::Entry(entry) => return encode_entry(group, entry),
+            _ => start(self.kind(), group, 0),
         };
-        let mut bytes = Vec::with_capacity(ENTRY_OVERHEAD + body);
-        bytes.put_u8(VERSION);
-        bytes.put_u8(self.kind());
-        bytes.put_u16_le(group);
         match self {
-            Self::Entry(entry) => {
-                put_id(&mut bytes, entry.id);
-                bytes.put_u8(entry.kind);
-                bytes.put_slice(&entry.body);
-            }
+            Self::Entry(_) => {}
             Self::Truncate(id) | Self::Committed(id) => {
                 bytes.put_u8(u8::from(id.is_some()));
                 put_id(&mut bytes, id.unwrap_or(EntryId { term: 0, index: 0 }));
@@ -101,6 +93,23 @@ impl Record {
             Self::Committed(_) => COMMITTED,
         }
     }
+}
+
+/// The record of an entry: its body is copied here, and nowhere else.
+pub(super) fn encode_entry(group: u16, entry: &Entry) -> Vec<u8> {
+    let mut bytes = start(ENTRY, group, entry.body.len());
+    put_id(&mut bytes, entry.id);
+    bytes.put_u8(entry.kind);
+    bytes.put_slice(&entry.body);
+    bytes
+}
+
+fn start(kind: u8, group: u16, body: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(ENTRY_OVERHEAD + body);
+    bytes.put_u8(VERSION);
+    bytes.put_u8(kind);
+    bytes.put_u16_le(group);
+    bytes
 }
 
 fn put_id(bytes: &mut Vec<u8>, id: EntryId) {
