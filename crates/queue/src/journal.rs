@@ -98,7 +98,8 @@ impl JournalConfig {
 
 impl Default for JournalConfig {
     fn default() -> Self {
-        let log = LogConfig { record_bytes_max: 9 << 20, queue_bytes_max: 64 << 20, segment_bytes_max: 64 << 20 };
+        let log =
+            LogConfig { record_bytes_max: 9 << 20, queue_bytes_max: 64 << 20, segment_bytes_max: 64 << 20 };
         Self { log, cache_bytes_max: 64 << 20 }
     }
 }
@@ -265,14 +266,6 @@ impl Journal {
     #[must_use]
     pub fn remembered(&self, group: u16) -> Remembered {
         self.lock().groups.get(&group).map(GroupState::remembered).unwrap_or_default()
-    }
-
-    /// Where an entry of a group stands, if it is there.
-    #[must_use]
-    pub fn id_at(&self, group: u16, index: u64) -> Option<EntryId> {
-        let state = self.lock();
-        let place = state.groups.get(&group)?.place(index)?;
-        Some(EntryId { term: place.term, index })
     }
 
     /// Entries of a group from `from` on and before `to`, those that there are, until they would exceed `bytes_max`; at least

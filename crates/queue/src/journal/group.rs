@@ -191,7 +191,8 @@ impl GroupState {
         let cache_first = next - self.cache.len() as u64;
         for index in from..to {
             let Some(place) = self.place(index) else { break };
-            let before = index.checked_sub(1).and_then(|index| self.place(index)).map_or(self.base, |place| place.end);
+            let before =
+                index.checked_sub(1).and_then(|index| self.place(index)).map_or(self.base, |place| place.end);
             bytes += place.end - before;
             if bytes > bytes_max as u64 && index > from {
                 break;
@@ -206,7 +207,9 @@ impl GroupState {
 
     pub(super) fn bytes_after(&self, index: Option<u64>) -> u64 {
         let start = match index {
-            Some(index) if index >= self.first => self.place(index).map_or_else(|| self.end(), |place| place.end),
+            Some(index) if index >= self.first => {
+                self.place(index).map_or_else(|| self.end(), |place| place.end)
+            }
             _ => self.base,
         };
         self.end() - start
@@ -232,10 +235,10 @@ impl GroupState {
     }
 
     fn last(&self) -> Option<EntryId> {
-        let last = self.places.back().map(|place| EntryId {
-            term: place.term,
-            index: self.first + self.places.len() as u64 - 1,
-        });
+        let last = self
+            .places
+            .back()
+            .map(|place| EntryId { term: place.term, index: self.first + self.places.len() as u64 - 1 });
         last.or(self.purged.map(|kept| kept.value))
     }
 

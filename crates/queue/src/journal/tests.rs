@@ -310,7 +310,9 @@ fn what_is_not_durable_yet_is_kept_in_memory_however_much_it_is() {
 fn entries_that_do_not_follow_are_refused_and_change_nothing() {
     let journal = open(&SimDisk::new());
     drop(journal.append(0, &[entry(1, 0, b"a")]).expect("there is room"));
-    for wrong in [vec![entry(1, 0, b"b")], vec![entry(1, 2, b"b")], vec![entry(1, 1, b"b"), entry(1, 3, b"c")]] {
+    for wrong in
+        [vec![entry(1, 0, b"b")], vec![entry(1, 2, b"b")], vec![entry(1, 1, b"b"), entry(1, 3, b"c")]]
+    {
         assert!(matches!(journal.append(0, &wrong), Err(JournalError::Group { group: 0, .. })));
     }
     let too_large = vec![entry(1, 1, b"b"), entry(1, 2, &[0; 256])];

@@ -13,7 +13,7 @@ use openraft::{OptionalSend, alias::LogIdOf};
 use synod_log::Ticket;
 use tokio::sync::mpsc;
 
-use super::types::{Entry, LogId, Types, Vote, entry_id, kept_entry, kept_vote, log_id, read_entry, vote_of};
+use super::types::{Entry, Types, Vote, entry_id, kept_entry, kept_vote, log_id, read_entry, vote_of};
 use crate::journal::{self, Journal, JournalError};
 
 /// The log of one group.
@@ -187,11 +187,6 @@ async fn tell(mut tickets: mpsc::UnboundedReceiver<(Ticket, IOFlushed<Types>)>) 
     while let Some((ticket, callback)) = tickets.recv().await {
         callback.io_completed(ticket.await.map(drop).map_err(io::Error::other));
     }
-}
-
-/// Where an entry stands, if it is there.
-pub(crate) fn id_at(journal: &Journal, group: u16, index: u64) -> Option<LogId> {
-    journal.id_at(group, index).map(log_id)
 }
 
 /// The most that is read from the log for one message to a follower.

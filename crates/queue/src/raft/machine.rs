@@ -157,7 +157,8 @@ impl<M: Machine> RaftStateMachine<Types> for MachineStore<M> {
                             Output::none()
                         }
                         EntryPayload::Normal(command) => {
-                            let output = machine.apply(entry.log_id.index, &command.0, responder.is_some())?;
+                            let output =
+                                machine.apply(entry.log_id.index, &command.0, responder.is_some())?;
                             if responder.is_some() { Output::new(output) } else { Output::none() }
                         }
                     };
@@ -174,7 +175,12 @@ impl<M: Machine> RaftStateMachine<Types> for MachineStore<M> {
 
     async fn get_snapshot_builder(&mut self) -> Self::SnapshotBuilder {
         let frozen = Mutex::new(Some(self.shared.machine().freeze()));
-        Builder { shared: Arc::clone(&self.shared), frozen, last: self.applied, members: self.members.clone() }
+        Builder {
+            shared: Arc::clone(&self.shared),
+            frozen,
+            last: self.applied,
+            members: self.members.clone(),
+        }
     }
 
     async fn install_snapshot(
@@ -182,7 +188,8 @@ impl<M: Machine> RaftStateMachine<Types> for MachineStore<M> {
         meta: &openraft::alias::SnapshotMetaOf<Types>,
         file: SnapshotFile,
     ) -> io::Result<()> {
-        let (shared, last, members) = (Arc::clone(&self.shared), meta.last_log_id, meta.last_membership.clone());
+        let (shared, last, members) =
+            (Arc::clone(&self.shared), meta.last_log_id, meta.last_membership.clone());
         let install = tokio::task::spawn_blocking(move || shared.install(&file, last, &members));
         install.await.map_err(io::Error::other)??;
         self.applied = last;

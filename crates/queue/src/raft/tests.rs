@@ -1,5 +1,8 @@
 //! Groups of replicas.
 
+mod cluster;
+mod faults;
+mod groups;
 mod suite;
 
 use std::io::{self, Read, Write};
