@@ -1,23 +1,38 @@
 //! The replicated job queue of synod: it survives its leader.
 //!
 //! [`synod_core::jobs`] decides what becomes of each job; this crate does the rest.
+//!
+//! ```text
+//!   Client, Worker ──► link ──► service ──► desk ──► raft ──► journal       on the leader
+//!   beanstalkd's clients ──► beanstalk ──► link ──┘    │
+//!                                                      └──► jobs, on every replica
+//! ```
+//!
+//! A [`QueueNode`] puts these together. A [`Client`] submits jobs and a [`Worker`] does them, from anywhere; clients of
+//! beanstalkd are served by every node ([`beanstalk`]). Whoever speaks to the queue does so through a [`link`], which finds
+//! the leader and follows it: an election makes calls take longer, and nothing else.
 
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod beanstalk;
+mod client;
 mod desk;
 mod jobs;
+pub mod journal;
 pub mod link;
+pub mod memory;
+mod node;
+pub mod raft;
 mod service;
 mod token;
 mod wire;
+mod worker;
 
+pub use client::{Client, ClientError};
 pub use desk::DeskConfig;
-pub use jobs::{Applied, Jobs};
+pub use jobs::Jobs;
+pub use node::{GroupView, QueueError, QueueNode, QueueOptions, QueueServices};
 pub use service::QueueService;
 pub use token::Token;
-mod client;
-mod raft;
-mod worker;
-pub use client::{Client, ClientError};
 pub use worker::{Job, RunningWorker, Verdict, Worker};

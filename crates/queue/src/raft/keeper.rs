@@ -1,0 +1,253 @@
+//! What a replica does by itself: it becomes part of the group, keeps its members if it leads, and its log short.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::async_runtime::watch::WatchReceiver as _;
+use openraft::{ChangeMembers, Instant as _, RaftMetrics};
+use synod_wire::raft as wire;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::group::Inner;
+use super::lead::ReplicaInfo;
+use super::machine::Machine;
+use super::member::write_info;
+use super::network::{JOIN_PATH, STATUS_PATH};
+use super::types::{Members, ReplicaNode, Types};
+
+/// Founds the group or asks to be taken in, until this replica belongs to it.
+pub(crate) async fn belong<M: Machine>(inner: Arc<Inner<M>>, is_new_cluster: bool) {
+    let is_first = inner.nodes.first().is_some_and(|node| node.name == inner.own.node);
+    let mut metrics = inner.raft.metrics();
+    loop {
+        let (is_member, is_blank) = {
+            let metrics = metrics.borrow_and_update();
+            let members = metrics.membership_config.membership();
+            (
+                members.get_node(&inner.own.id).is_some(),
+                metrics.last_log_index.is_none() && metrics.current_term == 0,
+            )
+        };
+        if is_member {
+            return;
+        }
+        if is_first && is_blank && (is_new_cluster || may_found(&inner).await) {
+            let node = ReplicaNode { name: inner.own.node.clone(), address: inner.own.address.clone() };
+            match inner.raft.initialize(BTreeMap::from([(inner.own.id, node)])).await {
+                Ok(()) => {
+                    tracing::info!(group = inner.group, replica = inner.own.id, "the group was founded")
+                }
+                Err(error) => tracing::warn!(group = inner.group, %error, "the group could not be founded"),
+            }
+        } else {
+            ask_to_join(&inner).await;
+        }
+        drop(tokio::time::timeout(PAUSE, metrics.changed()).await);
+    }
+}
+
+/// Whether so many others say that there is no group that there cannot be one which has served.
+///
+/// A group that serves has a majority of voters. If this node was one of them and lost its disk, at least one less than a
+/// majority is among the others: that many, less one, need not be asked.
+async fn may_found<M: Machine>(inner: &Arc<Inner<M>>) -> bool {
+    let quorum = inner.config.voters_of(inner.nodes.len()) / 2 + 1;
+    let others: Vec<_> = inner.nodes.iter().filter(|node| node.name != inner.own.node).cloned().collect();
+    let needed = others.len() - quorum.saturating_sub(2).min(others.len());
+    let mut calls = JoinSet::new();
+    for node in others {
+        let caller = inner.caller.clone();
+        calls.spawn(async move {
+            let question = wire::StatusRequest { target: Some(caller.target(0)) };
+            caller.ask::<_, wire::StatusReply>(&node.address, STATUS_PATH, question, CALL_PATIENCE).await
+        });
+    }
+    let mut without = 0;
+    for answer in calls.join_all().await {
+        match answer {
+            Ok(status) if status.is_member => return false,
+            Ok(_) => without += 1,
+            Err(_) => {}
+        }
+    }
+    without >= needed
+}
+
+async fn ask_to_join<M: Machine>(inner: &Arc<Inner<M>>) {
+    let mut addresses: Vec<String> = inner.nodes.iter().map(|node| node.address.clone()).collect();
+    addresses.retain(|address| *address != inner.own.address);
+    let mut asked = BTreeSet::new();
+    while let Some(address) = addresses.pop() {
+        if !asked.insert(address.clone()) {
+            continue;
+        }
+        let question = wire::JoinRequest {
+            target: Some(inner.caller.target(0)),
+            replica: Some(write_info(inner.own.clone())),
+        };
+        let answer: Result<wire::JoinReply, _> =
+            inner.caller.ask(&address, JOIN_PATH, question, CALL_PATIENCE).await;
+        match answer {
+            Ok(reply) if reply.is_noted => return,
+            Ok(reply) => addresses.extend(reply.leader.map(|leader| leader.address)),
+            Err(status) => tracing::debug!(group = inner.group, address, %status, "a node did not answer"),
+        }
+    }
+}
+
+/// While this replica leads: takes in those who ask, lets those vote who have caught up, and replaces those who come back as
+/// somebody else. One change at a time.
+pub(crate) async fn keep_members<M: Machine>(inner: Arc<Inner<M>>, mut joins: mpsc::Receiver<ReplicaInfo>) {
+    let voters = inner.config.voters_of(inner.nodes.len());
+    let mut asking: BTreeMap<String, ReplicaInfo> = BTreeMap::new();
+    loop {
+        // Whether a learner has caught up is looked at time and again: that its log grows is no event of its own.
+        if let Ok(Some(replica)) = tokio::time::timeout(PAUSE, joins.recv()).await {
+            asking.insert(replica.node.clone(), replica);
+        }
+        if !inner.lead.borrow().is_own {
+            asking.clear();
+            continue;
+        }
+        let metrics = inner.metrics();
+        let members = metrics.membership_config.membership();
+        asking.retain(|_, replica| !is_known(members, replica));
+        let alive = alive(&metrics, Duration::from_millis(inner.config.election_ms.end));
+        let view = View { members, caught_up: &alive, asking: &asking, own: inner.own.id, voters };
+        let Some(change) = view.next_change() else { continue };
+        tracing::info!(group = inner.group, ?change, "the members of the group change");
+        let change = inner.raft.change_membership(change, false);
+        match tokio::time::timeout(CHANGE_PATIENCE, change).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(group = inner.group, %error, "the members could not be changed"),
+            Err(_) => tracing::warn!(group = inner.group, "changing the members takes long"),
+        }
+    }
+}
+
+/// Replicas that have nearly all of the log and were heard of lately.
+fn alive(metrics: &RaftMetrics<Types>, patience: Duration) -> BTreeSet<u64> {
+    let last = metrics.last_log_index.unwrap_or(0);
+    let heard = |id: &u64| {
+        let heartbeat = metrics.heartbeat.as_ref().and_then(|all| all.get(id).cloned().flatten());
+        heartbeat.is_some_and(|at| at.elapsed() < patience)
+    };
+    let replication = metrics.replication.iter().flatten();
+    let caught_up = replication.filter(|(_, matching)| matching.is_some_and(|id| id.index + LAG_MAX >= last));
+    caught_up.map(|(id, _)| *id).filter(heard).collect()
+}
+
+fn is_known(members: &Members, replica: &ReplicaInfo) -> bool {
+    members.get_node(&replica.id).is_some_and(|node| node.address == replica.address)
+}
+
+/// What the leader knows when it decides on the next change.
+struct View<'a> {
+    members: &'a Members,
+    caught_up: &'a BTreeSet<u64>,
+    asking: &'a BTreeMap<String, ReplicaInfo>,
+    own: u64,
+    /// How many are to vote.
+    voters: usize,
+}
+
+impl View<'_> {
+    fn next_change(&self) -> Option<ChangeMembers<u64, ReplicaNode>> {
+        if self.members.get_joint_config().len() > 1 {
+            // A leader before this one did not finish its change.
+            return Some(ChangeMembers::AddVoterIds(BTreeSet::new()));
+        }
+        let voters: BTreeSet<u64> = self.members.voter_ids().collect();
+        if let Some(replica) = self.asking.values().next() {
+            return Some(self.take_in(replica, &voters));
+        }
+        for (id, node) in self.members.nodes() {
+            if voters.contains(id) || !self.caught_up.contains(id) {
+                continue;
+            }
+            let old =
+                voters.iter().find(|voter| **voter != self.own && self.name(**voter) == Some(&node.name));
+            if old.is_none() && voters.len() >= self.voters {
+                continue;
+            }
+            let mut next = voters.clone();
+            next.insert(*id);
+            if let Some(old) = old {
+                next.remove(old);
+            }
+            return Some(ChangeMembers::ReplaceAllVoters(next));
+        }
+        None
+    }
+
+    fn take_in(&self, replica: &ReplicaInfo, voters: &BTreeSet<u64>) -> ChangeMembers<u64, ReplicaNode> {
+        let node = ReplicaNode { name: replica.node.clone(), address: replica.address.clone() };
+        if self.members.get_node(&replica.id).is_some() {
+            return ChangeMembers::SetNodes(BTreeMap::from([(replica.id, node)]));
+        }
+        // Learners of that node are what it was before it lost its disk.
+        let is_stale = |(id, old): &(&u64, &ReplicaNode)| !voters.contains(*id) && old.name == node.name;
+        let stale: BTreeSet<u64> = self.members.nodes().filter(is_stale).map(|(id, _)| *id).collect();
+        if stale.is_empty() {
+            ChangeMembers::AddNodes(BTreeMap::from([(replica.id, node)]))
+        } else {
+            ChangeMembers::RemoveNodes(stale)
+        }
+    }
+
+    fn name(&self, id: u64) -> Option<&String> {
+        self.members.get_node(&id).map(|node| &node.name)
+    }
+}
+
+/// Has snapshots written as the log grows, and the log cut behind them.
+pub(crate) async fn keep_snapshots<M: Machine>(inner: Arc<Inner<M>>) {
+    let mut ticks = tokio::time::interval(SNAPSHOT_PAUSE);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if let Err(error) = inner.journal.write_noted(inner.group)
+            && !error.is_full()
+        {
+            tracing::error!(group = inner.group, %error, "the journal has stopped");
+            inner.ended.send_if_modified(|ended| {
+                let is_first = ended.is_none();
+                ended.get_or_insert_with(|| error.to_string());
+                is_first
+            });
+            return;
+        }
+        let current = inner.shared.current();
+        let last = current.as_ref().and_then(|current| current.last).map(|last| last.index);
+        let applied = inner.metrics().last_applied.map(|applied| applied.index);
+        let config = &inner.config;
+        // An idle group is not to keep the segments of a busy one.
+        let is_holding =
+            inner.journal.bytes_held(inner.group) > config.snapshot_log_bytes.saturating_mul(HELD_MAX);
+        let grown = inner.journal.bytes_after(inner.group, last);
+        let is_long = grown > config.snapshot_log_bytes && grown > current.map_or(0, |current| current.bytes);
+        if (is_long || is_holding) && applied > last {
+            drop(inner.raft.trigger().snapshot().await);
+        }
+        let Some(last) = last else { continue };
+        let kept = if is_holding { 0 } else { config.kept_log_bytes };
+        if let Some(upto) = inner.journal.index_behind(inner.group, last, kept) {
+            drop(inner.raft.trigger().purge_log(upto).await);
+        }
+    }
+}
+
+/// How long is waited before something is tried or looked at again.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long a node may take to say whether it belongs to a group, or to note that another wants to.
+const CALL_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a change may take before the leader looks again.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(10);
+/// So many entries behind, a learner has caught up.
+const LAG_MAX: u64 = 64;
+/// How often it is looked whether the log is long.
+const SNAPSHOT_PAUSE: Duration = Duration::from_millis(200);
+/// So many times as much as makes a snapshot, a group may keep others from giving back.
+const HELD_MAX: u64 = 4;

@@ -1,0 +1,144 @@
+//! What a group of three goes through.
+
+use std::time::Duration;
+
+use super::cluster::{Cluster, config, status_when};
+use crate::raft::{GroupConfig, ProposeError};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_forms_itself_and_applies_what_is_proposed_everywhere() {
+    let cluster = Cluster::start(3, config()).await;
+    let status = cluster.complete().await;
+    assert!(status.learners.is_empty());
+    let leader = cluster.leader().await;
+    assert!(cluster.group(leader).confirm().await.is_ok());
+
+    // Entries keep the order in which they were proposed, many at a time.
+    let mut proposals = Vec::new();
+    for number in 0..200_u64 {
+        let proposed = cluster.group(leader).propose(number.to_le_bytes().to_vec().into()).await;
+        proposals.push(proposed.expect("it runs"));
+    }
+    let mut last = 0;
+    for (number, proposal) in proposals.into_iter().enumerate() {
+        let applied = proposal.await.expect("it is applied");
+        assert_eq!(applied.output, number + 1);
+        last = applied.index;
+    }
+    let list = cluster.settle(last).await;
+    assert_eq!(list.items.len(), 200);
+    assert!(list.items.iter().zip(0_u64..).all(|((_, item), number)| **item == number.to_le_bytes()));
+
+    // Followers know who leads, and say so.
+    let follower = (leader + 1) % 3;
+    let refused = cluster.group(follower).propose("x".into()).await.expect("it runs").await;
+    let Err(ProposeError::NotLeader { leader: Some(named) }) = refused else { panic!("{refused:?}") };
+    assert_eq!(named.address, cluster.addresses[leader].address);
+    assert!(cluster.group(follower).confirm().await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lone_node_is_a_group() {
+    let mut cluster = Cluster::start(1, config()).await;
+    let applied = cluster.put("a").await;
+    cluster.kill(0).await;
+    cluster.start_node(0).await;
+    cluster.put("b").await;
+    let list = cluster.settle(applied.index + 1).await;
+    let items: Vec<_> = list.items.iter().map(|(_, item)| item.clone()).collect();
+    assert_eq!(items, ["a", "b"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_acknowledged_is_lost_when_leaders_die_one_after_the_other() {
+    let mut cluster = Cluster::start(3, config()).await;
+    cluster.complete().await;
+    let mut acknowledged = Vec::new();
+    for round in 0..3 {
+        for number in 0..10 {
+            let entry = format!("{round}-{number}");
+            acknowledged.push((cluster.put(entry.clone()).await.index, entry));
+        }
+        let leader = cluster.leader().await;
+        let term = cluster.group(leader).status().term;
+        cluster.kill(leader).await;
+        let next = cluster.leader().await;
+        assert!(cluster.group(next).status().term > term);
+        let entry = format!("{round}-without");
+        acknowledged.push((cluster.put(entry.clone()).await.index, entry));
+        cluster.start_node(leader).await;
+    }
+    let last = cluster.put("end").await.index;
+    let list = cluster.settle(last).await;
+    for (index, entry) in acknowledged {
+        assert!(list.items.contains(&(index, entry.clone().into())), "{entry} is missing");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_away_for_too_long_gets_a_snapshot() {
+    let config = GroupConfig { snapshot_log_bytes: 8 << 10, kept_log_bytes: 0, ..config() };
+    let mut cluster = Cluster::start(3, config).await;
+    cluster.complete().await;
+    let away = (cluster.leader().await + 1) % 3;
+    let before = cluster.put("before").await.index;
+    status_when(cluster.group(away), |status| status.applied >= Some(before)).await;
+    cluster.kill(away).await;
+    let mut last = 0;
+    for number in 0..100 {
+        last = cluster.put(vec![number; 1000]).await.index;
+    }
+    let leader = cluster.leader().await;
+    let purged = status_when(cluster.group(leader), |status| status.purged > Some(before)).await;
+    cluster.start_node(away).await;
+    status_when(cluster.group(away), |status| status.applied >= Some(last)).await;
+    let list = cluster.settle(last).await;
+    assert_eq!(list.items.len(), 101);
+    assert!(cluster.group(away).status().snapshot >= purged.purged);
+
+    // And a node that starts from its snapshot is the same.
+    cluster.kill(leader).await;
+    cluster.start_node(leader).await;
+    let end = cluster.put("end").await.index;
+    assert_eq!(cluster.settle(end).await.items.len(), 102);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_lost_its_disk_comes_back_as_somebody_else() {
+    let mut cluster = Cluster::start(3, config()).await;
+    cluster.complete().await;
+    // The founder, of all nodes: it must not found a second group.
+    let before = cluster.put("before").await.index;
+    let old = cluster.group(0).status().own.id;
+    cluster.kill(0).await;
+    cluster.wipe(0);
+    cluster.leader().await;
+    cluster.start_node(0).await;
+    let new = cluster.group(0).status().own.id;
+    assert_ne!(old, new);
+    let leader = cluster.leader().await;
+    let is_replaced = |status: &crate::raft::GroupStatus| {
+        let has = |id| status.voters.iter().any(|voter| voter.id == id);
+        status.voters.len() == 3 && has(new) && !has(old)
+    };
+    status_when(cluster.group(leader), is_replaced).await;
+    let after = cluster.put("after").await.index;
+    assert!(after > before);
+    assert_eq!(cluster.settle(after).await.items.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leadership_can_be_handed_over() {
+    let cluster = Cluster::start(3, config()).await;
+    cluster.complete().await;
+    let last = cluster.put("a").await.index;
+    let leader = cluster.leader().await;
+    let term = cluster.group(leader).status().term;
+    assert!(cluster.group(leader).hand_over(Duration::from_secs(20)).await);
+    let next = cluster.leader().await;
+    assert_ne!(next, leader);
+    assert!(cluster.group(next).status().term > term);
+    let after = cluster.put("b").await.index;
+    assert!(after > last);
+    assert_eq!(cluster.settle(after).await.items.len(), 2);
+}
