@@ -5,3 +5,5 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod beanstalk;
+pub mod memory;
