@@ -36,7 +36,7 @@ use tonic::Status;
 
 use self::pack::Packer;
 use self::parked::Parked;
-use crate::jobs::Jobs;
+use crate::jobs::{Carried, Jobs};
 use crate::raft::{Group, Lead, Proposed};
 
 /// What a desk is started with.
@@ -186,7 +186,7 @@ struct Keeper {
 struct Reign {
     term: u64,
     packer: Packer,
-    under_way: FuturesOrdered<Proposed<Jobs>>,
+    under_way: FuturesOrdered<Proposed<Carried>>,
     /// For each frame under way, who asked for what, and when it was packed.
     origins: VecDeque<(Vec<Origin>, Instant)>,
     streams: HashMap<StreamId, Stream>,

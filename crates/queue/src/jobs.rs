@@ -13,7 +13,7 @@ pub struct Jobs(JobQueue);
 
 /// What an applied frame leads to, for the node that proposed it.
 #[derive(Debug)]
-pub struct Applied {
+pub struct Carried {
     /// What is to be carried out.
     pub effects: Effects,
     /// Queue time after it.
@@ -39,14 +39,14 @@ impl Jobs {
 }
 
 impl Machine for Jobs {
-    type Output = Applied;
+    type Output = Carried;
     type Frozen = Snapshot;
 
-    fn apply(&mut self, index: u64, entry: &Bytes, is_wanted: bool) -> io::Result<Applied> {
+    fn apply(&mut self, index: u64, entry: &Bytes, is_wanted: bool) -> io::Result<Carried> {
         let frame = Frame::decode(entry.clone()).map_err(io::Error::other)?;
         let mut effects = if is_wanted { Effects::new() } else { Effects::ignored() };
         self.0.apply(index, &frame, &mut effects).map_err(io::Error::other)?;
-        Ok(Applied { effects, time_ms: self.0.time_ms(), next_due_ms: self.0.next_due_ms() })
+        Ok(Carried { effects, time_ms: self.0.time_ms(), next_due_ms: self.0.next_due_ms() })
     }
 
     fn freeze(&self) -> Snapshot {

@@ -125,6 +125,12 @@ impl Link {
         Self { asks, config }
     }
 
+    /// The nodes that it was told of.
+    #[must_use]
+    pub fn seeds(&self) -> &[String] {
+        &self.config.seeds
+    }
+
     /// Opens a session, which is told everything that concerns it. It is opened again by itself after an election.
     ///
     /// # Errors

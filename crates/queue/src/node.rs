@@ -11,16 +11,16 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use synod_cluster::remote::PeerService;
 use synod_core::jobs::{Event, JobLimits, QueueStats, SettingOutOfRange, Totals};
-use synod_log::{DiskError, FileDisk, LogConfig, OpenError};
+use synod_log::{DiskError, FileDisk};
 use tokio::sync::broadcast;
 
 use crate::beanstalk::{BeanstalkConfig, BeanstalkError, BeanstalkServer};
 use crate::client::Client;
 use crate::desk::{Desk, DeskConfig};
 use crate::jobs::Jobs;
-use crate::journal::Journal;
+use crate::journal::{Journal, JournalConfig, JournalError};
 use crate::link::{Link, LinkConfig};
-use crate::raft::{Group, GroupConfig, GroupError, GroupParts, GroupStatus, Lead, RaftService, Replica, TcpConnect};
+use crate::raft::{Group, GroupConfig, GroupError, GroupParts, GroupStatus, Lead, NodeAddress, RaftService, TcpConnect};
 use crate::service::QueueService;
 use crate::token::Token;
 
@@ -29,7 +29,6 @@ use crate::token::Token;
 pub struct QueueServices {
     raft: RaftService,
     queue: QueueService,
-    cluster: String,
     client_token: Option<String>,
 }
 
@@ -37,9 +36,9 @@ impl QueueServices {
     /// The services of a node of this cluster. Peers show one token to each other, clients show another.
     #[must_use]
     pub fn new(cluster: String, peer_token: Option<&str>, client_token: Option<&str>) -> Self {
-        let raft = RaftService::new(cluster.clone(), Token::bearer(peer_token));
+        let raft = RaftService::new(cluster, Token::bearer(peer_token).header());
         let queue = QueueService::new(Token::bearer(client_token));
-        Self { raft, queue, cluster, client_token: client_token.map(ToOwned::to_owned) }
+        Self { raft, queue, client_token: client_token.map(ToOwned::to_owned) }
     }
 
     /// As the listener takes them.
@@ -93,7 +92,7 @@ pub enum QueueError {
         /// Where.
         dir: PathBuf,
         /// Why.
-        error: OpenError,
+        error: JournalError,
     },
     /// A group did not start.
     #[error(transparent)]
@@ -147,21 +146,16 @@ impl QueueNode {
         let own = nodes.iter().position(|(name, _)| *name == node);
         let Some(own) = own else { return Err(QueueError::Stranger { node }) };
         std::fs::create_dir_all(&dir).map_err(|error| QueueError::Directory { dir: dir.clone(), error })?;
-        Jobs::new(0, limits.clone())?;
         let disk = FileDisk::open(dir.join("log"))?;
-        // The largest entry is one body alone, and the records of the log are a little longer than their entries.
-        let record_bytes_max = usize::try_from(limits.body_bytes_max).unwrap_or(usize::MAX).max(1 << 20) + RECORD_EXTRA;
-        let config = LogConfig { record_bytes_max, ..LogConfig::default() };
-        let opened = Journal::open(config, disk);
+        let opened = Journal::open(JournalConfig::default(), disk);
         let (journal, _) = opened.map_err(|error| QueueError::Log { dir: dir.join("log"), error })?;
         let journal = Arc::new(journal);
-        let members: Vec<Replica> = nodes
+        let members: Vec<NodeAddress> = nodes
             .iter()
-            .map(|(name, address)| Replica { id: 0, node: name.clone(), address: address.clone() })
+            .map(|(name, address)| NodeAddress { name: name.clone(), address: address.clone() })
             .collect();
         let mut desks = BTreeMap::new();
         for number in 0..groups {
-            let limits = limits.clone();
             let opened = Group::open(GroupParts {
                 group: number,
                 service: services.raft.clone(),
@@ -170,7 +164,7 @@ impl QueueNode {
                 dir: dir.join(format!("group-{number}")),
                 journal: Arc::clone(&journal),
                 config: group.clone(),
-                machine: Box::new(move || Jobs::new(number, limits).map_err(io::Error::other)),
+                machine: Jobs::new(number, limits.clone())?,
                 connect: Arc::new(TcpConnect::default()),
                 is_new_cluster,
             });
@@ -262,6 +256,3 @@ impl QueueNode {
         is_handed_over
     }
 }
-
-/// What a record of the log has besides the body of a job.
-const RECORD_EXTRA: usize = 64 << 10;

@@ -16,6 +16,11 @@ impl Token {
         Self(text.and_then(|text| format!("Bearer {text}").parse().ok()))
     }
 
+    /// The header that shows it.
+    pub(crate) fn header(&self) -> Option<MetadataValue<Ascii>> {
+        self.0.clone()
+    }
+
     /// A call that shows it.
     pub(crate) fn show<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);

@@ -156,7 +156,7 @@ impl RunningWorker {
     /// for others.
     pub async fn stop(self, patience: Duration) {
         // A worker that has ended already need not be told.
-        drop(self.stop.send(patience));
+        self.stop.send(patience).unwrap_or_default();
         drop(self.task.await);
     }
 }

@@ -55,7 +55,7 @@ pub(crate) struct GroupJson {
 impl GroupJson {
     fn of(view: GroupView) -> Self {
         let GroupView { group, lead, status, totals, queues, digest } = view;
-        let names = |replicas: Vec<synod_queue::raft::Replica>| {
+        let names = |replicas: Vec<synod_queue::raft::ReplicaInfo>| {
             replicas.into_iter().map(|replica| replica.node).collect::<Vec<_>>()
         };
         Self {
@@ -66,9 +66,9 @@ impl GroupJson {
             serves: lead.serves,
             voters: names(status.voters),
             learners: names(status.learners),
-            applied_index: status.applied,
-            last_index: status.last_index,
-            snapshot_index: status.snapshot_index,
+            applied_index: status.applied.unwrap_or(0),
+            last_index: status.last.unwrap_or(0),
+            snapshot_index: status.snapshot.unwrap_or(0),
             log_bytes: status.log_bytes,
             digest: format!("{:016x}", digest.1),
             digest_index: digest.0,

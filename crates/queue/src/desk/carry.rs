@@ -8,8 +8,8 @@ use synod_wire::queue as wire;
 use tokio::time::Instant;
 
 use super::{Admission, Keeper, Origin, Reign, StreamId, Wish, due_at};
-use crate::jobs::{Applied, Jobs};
-use crate::raft::Committed;
+use crate::jobs::{Carried, Jobs};
+use crate::raft::Applied;
 use crate::wire::{write_delivery, write_held, write_outcome};
 
 /// What each stream is to hear of one frame.
@@ -33,10 +33,10 @@ impl Mail {
 
 impl Keeper {
     /// Carries out what a frame leads to: replies, deliveries, and what they lead to in turn.
-    pub(super) fn carry(&mut self, committed: Committed<Applied>) {
+    pub(super) fn carry(&mut self, applied: Applied<Carried>) {
         let Some(reign) = &mut self.reign else { return };
         let Some((origins, packed_at)) = reign.origins.pop_front() else { return };
-        let Committed { index, output: Applied { effects, time_ms, next_due_ms } } = committed;
+        let Applied { index, output: Carried { effects, time_ms, next_due_ms } } = applied;
         let Effects { replies, deliveries, revocations, events, ready, .. } = effects;
         reign.plan_tick(packed_at, time_ms, next_due_ms);
         let mut mail = Mail::default();

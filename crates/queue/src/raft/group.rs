@@ -53,8 +53,8 @@ pub struct GroupParts<M> {
     pub journal: Arc<Journal>,
     /// The settings.
     pub config: GroupConfig,
-    /// Makes a machine to which nothing was applied.
-    pub machine: fn() -> M,
+    /// A machine to which nothing was applied.
+    pub machine: M,
     /// Takes the calls of the other replicas, and knows the cluster and its token.
     pub service: RaftService,
     /// Makes the channels to them.
@@ -111,7 +111,7 @@ impl<M: Machine> Group<M> {
             std::fs::remove_dir_all(&snapshots).map_err(|error| GroupError::Storage(error.to_string()))?;
         }
         let id = identity::open(&parts.dir, parts.service.cluster(), is_blank)?;
-        let shared = Shared::open((parts.machine)(), parts.group, snapshots.clone());
+        let shared = Shared::open(parts.machine, parts.group, snapshots.clone());
         let shared = Arc::new(shared.map_err(|error| GroupError::Storage(error.to_string()))?);
         if remembered.purged.is_some() && shared.current().is_none() {
             return Err(GroupError::Storage(

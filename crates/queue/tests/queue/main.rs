@@ -1,0 +1,6 @@
+//! Queues of three nodes over sockets, used as clients and workers use them.
+
+mod cluster;
+mod failover;
+mod protocol;
+mod workers;
