@@ -193,3 +193,29 @@ async fn keep_time(shared: Arc<Shared>) {
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use synod_core::jobs::Submit;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pull_that_was_given_up_takes_no_job() {
+        let queue = MemoryQueue::new(JobLimits::default()).unwrap();
+        let (session, tube) = (SessionId::new(1), QueueName::new("tube").unwrap());
+        queue.call(Op::SessionOpen { session, secret: 0 }).await.unwrap();
+        let mut given_up = Box::pin(queue.pull(session, vec![tube.clone()]));
+        assert_eq!((&mut given_up).now_or_never(), None);
+        let mut waiting = Box::pin(queue.pull(session, vec![tube.clone()]));
+        assert_eq!((&mut waiting).now_or_never(), None);
+        // The first is woken, and dropped before it looks.
+        let submit = Submit { delay_ms: 5, ..Submit::new(tube.clone(), "body") };
+        queue.call(Op::Submit(submit)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        drop(given_up);
+        let delivery = waiting.await.unwrap();
+        assert_eq!((delivery.attempt, &delivery.body[..]), (1, &b"body"[..]));
+    }
+}

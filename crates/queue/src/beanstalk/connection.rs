@@ -101,6 +101,8 @@ impl<Q: QueueAccess> Connection<Q> {
     /// Serves the client until it goes, or until `stopped` is done. What it holds is then for others.
     pub(crate) async fn serve(mut self, stopped: impl Future<Output = ()>) {
         tokio::select! {
+            // What one connection gives back when all are stopped is not for the next of them.
+            biased;
             () = stopped => {}
             Gone = self.run() => {}
         }

@@ -137,10 +137,12 @@ async fn a_client_that_goes_while_it_waits_takes_no_job_with_it() {
     while client.stat("stats", "current-waiting").await != "1" {
         settle().await;
     }
+    let begun = Instant::now();
     drop(gone);
     while client.stat("stats", "current-connections").await != "1" {
         settle().await;
     }
+    assert_eq!(begun.elapsed(), Duration::ZERO, "it was noticed at once");
     client.script(&[("put 0 0 60 1|x", "INSERTED 1"), ("reserve-with-timeout 0", "RESERVED 1 1 x")]).await;
     assert_eq!(client.stat("stats-job 1", "reserves").await, "1");
 }
