@@ -82,6 +82,17 @@ pub enum SessionEvent {
 
 type CallReply = oneshot::Sender<Result<Reply, CallError>>;
 type DeliveryReply = oneshot::Sender<Result<Delivery, CallError>>;
+/// Nothing where there is nothing, and the pull does not wait.
+type PullReply = oneshot::Sender<Result<Option<Delivery>, CallError>>;
+
+/// What a pull is to bring.
+#[derive(Clone, Debug)]
+struct Wish {
+    session: SessionId,
+    queues: Vec<QueueName>,
+    ttr_ms: Option<u64>,
+    waits: bool,
+}
 
 /// What is asked of the driver of a link.
 enum Ask {
@@ -96,9 +107,8 @@ enum Ask {
     },
     Pull {
         id: u64,
-        session: SessionId,
-        queues: Vec<QueueName>,
-        reply: DeliveryReply,
+        wish: Wish,
+        reply: PullReply,
     },
     Withdraw {
         id: u64,
@@ -169,6 +179,17 @@ impl Link {
         Ok(async move { answered.await.unwrap_or(Err(CallError::Closed)) })
     }
 
+    /// Takes a job, if there is one or as soon as there is.
+    async fn pull_one(&self, wish: Wish) -> Result<Option<Delivery>, CallError> {
+        let (reply, answered) = oneshot::channel();
+        let id = fastrand::u64(1..);
+        self.ask(Ask::Pull { id, wish, reply }).await?;
+        let mut withdrawal = Withdrawal { asks: &self.asks, id: Some(id) };
+        let delivery = answered.await.unwrap_or(Err(CallError::Closed));
+        withdrawal.id = None;
+        delivery
+    }
+
     async fn ask(&self, ask: Ask) -> Result<(), CallError> {
         self.asks.send(ask).await.map_err(|_| CallError::Closed)
     }
@@ -176,17 +197,19 @@ impl Link {
 
 impl QueueAccess for Link {
     async fn call(&self, op: Op) -> Result<Reply, CallError> {
-        self.begin(op).await?.await
+        match op {
+            Op::Pull { session, queues, count: 1, ttr_ms } => {
+                let pulled = self.pull_one(Wish { session, queues, ttr_ms, waits: false }).await?;
+                let assignment = |delivery: Delivery| Assignment { job: delivery.job, fence: delivery.fence };
+                Ok(Reply::Pulled(pulled.map(assignment).into_iter().collect()))
+            }
+            op => self.begin(op).await?.await,
+        }
     }
 
     async fn pull(&self, session: SessionId, queues: Vec<QueueName>) -> Result<Delivery, CallError> {
-        let (reply, answered) = oneshot::channel();
-        let id = fastrand::u64(1..);
-        self.ask(Ask::Pull { id, session, queues, reply }).await?;
-        let withdrawal = Withdrawal { asks: &self.asks, id: Some(id) };
-        let delivery = answered.await.unwrap_or(Err(CallError::Closed));
-        withdrawal.is_needless();
-        delivery
+        let pulled = self.pull_one(Wish { session, queues, ttr_ms: None, waits: true }).await?;
+        pulled.ok_or_else(|| CallError::Nonsense("a pull that waits came back with nothing".to_owned()))
     }
 
     async fn reserve(&self, session: SessionId, job: JobId) -> Result<Delivery, CallError> {
@@ -206,12 +229,6 @@ impl QueueAccess for Link {
 struct Withdrawal<'a> {
     asks: &'a mpsc::Sender<Ask>,
     id: Option<u64>,
-}
-
-impl Withdrawal<'_> {
-    fn is_needless(mut self) {
-        self.id = None;
-    }
 }
 
 impl Drop for Withdrawal<'_> {

@@ -203,7 +203,7 @@ pub(crate) fn refusal(number: u32) -> Result<Refusal, Malformed> {
     u8::try_from(number)
         .ok()
         .and_then(Refusal::from_number)
-        .ok_or(Malformed::Number { field: "refusal", number: number.into() })
+        .ok_or_else(|| Malformed::Number { field: "refusal", number: number.into() })
 }
 
 /// A job for a worker, as it is told. Of the two numbers, one says who asked for it.

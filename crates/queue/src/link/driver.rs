@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use synod_core::jobs::{Delivery, Fence, JobId, QueueName, Reply, SessionId};
+use synod_core::jobs::{Delivery, Fence, JobId, Reply, SessionId};
 use synod_wire::queue as wire;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 use super::connect::{Connection, Seeker};
 use super::ledger::Ledger;
 use super::outbox::Outbox;
-use super::{Ask, CallReply, DeliveryReply, LinkConfig, SessionEvent};
+use super::{Ask, CallReply, DeliveryReply, LinkConfig, PullReply, SessionEvent, Wish};
 use crate::access::{Answer, CallError, Question};
 use crate::wire::{assignment, read_delivery, read_outcome, refusal, write_held};
 
@@ -32,9 +32,8 @@ enum To {
 }
 
 struct Waiting {
-    session: SessionId,
-    queues: Vec<QueueName>,
-    reply: DeliveryReply,
+    wish: Wish,
+    reply: PullReply,
 }
 
 struct Asked {
@@ -201,7 +200,7 @@ impl Driver {
         }
         self.pack_backlog();
         for (id, waiting) in &self.pulls {
-            self.outbox.pull(*id, waiting.session, &waiting.queues);
+            self.outbox.pull(*id, &waiting.wish);
         }
         for (id, asked) in &self.questions {
             self.outbox.question(*id, &asked.question);
@@ -221,9 +220,9 @@ impl Driver {
                 let open = wire::SessionOpen { session: session.get(), secret, held: Vec::new() };
                 self.send(Pending { op: wire::command::Op::SessionOpen(open), to: To::Caller(reply) });
             }
-            Ask::Pull { id, session, queues, reply } => {
-                self.outbox.pull(id, session, &queues);
-                self.pulls.insert(id, Waiting { session, queues, reply });
+            Ask::Pull { id, wish, reply } => {
+                self.outbox.pull(id, &wish);
+                self.pulls.insert(id, Waiting { wish, reply });
             }
             Ask::Withdraw { id } => {
                 if self.pulls.remove(&id).is_some() {
@@ -285,12 +284,14 @@ impl Driver {
             }
         }
         for end in response.pull_ends {
-            if end.refusal > 0
-                && let Some(waiting) = self.pulls.remove(&end.id)
-            {
-                let error = refusal(end.refusal - 1)
-                    .map_or_else(|error| CallError::Nonsense(error.to_string()), CallError::Refused);
-                drop(waiting.reply.send(Err(error)));
+            // One that brought something was answered with it.
+            if let Some(waiting) = self.pulls.remove(&end.id) {
+                let told = match end.refusal.checked_sub(1).map(refusal) {
+                    None => Ok(None),
+                    Some(Ok(refusal)) => Err(CallError::Refused(refusal)),
+                    Some(Err(error)) => Err(CallError::Nonsense(error.to_string())),
+                };
+                drop(waiting.reply.send(told));
             }
         }
         for revocation in response.revocations {
@@ -320,12 +321,12 @@ impl Driver {
             return;
         }
         let waits = match pulled_by {
-            0 => self.pulls.iter().find(|(_, waiting)| waiting.session == session).map(|(id, _)| *id),
+            0 => self.pulls.iter().find(|(_, waiting)| waiting.wish.session == session).map(|(id, _)| *id),
             id => Some(id),
         };
         let events = self.sessions.get(&session).and_then(|session| session.events.as_ref());
         let is_taken = match (waits.and_then(|id| self.pulls.remove(&id)), events) {
-            (Some(waiting), _) => waiting.reply.send(Ok(delivery)).is_ok(),
+            (Some(waiting), _) => waiting.reply.send(Ok(Some(delivery))).is_ok(),
             (None, Some(events)) if pulled_by == 0 => events.send(SessionEvent::Delivery(delivery)).is_ok(),
             (None, _) => false,
         };

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use synod_core::jobs::{QueueName, SessionId};
 use synod_wire::queue as wire;
 
+use super::Wish;
 use crate::access::Question;
 
 /// Messages to the leader.
@@ -34,11 +34,11 @@ impl Outbox {
         self.message(bytes + 32).commands.push(command);
     }
 
-    pub(super) fn pull(&mut self, id: u64, session: SessionId, queues: &[QueueName]) {
-        let queues: Vec<String> = queues.iter().map(|queue| queue.as_str().to_owned()).collect();
+    pub(super) fn pull(&mut self, id: u64, wish: &Wish) {
+        let queues: Vec<String> = wish.queues.iter().map(|queue| queue.as_str().to_owned()).collect();
         let bytes = queues.iter().map(String::len).sum::<usize>() + 32;
-        let pull = wire::Pull { id, session: session.get(), queues, count: 1, ttr_ms: None, waits: true };
-        self.message(bytes).pulls.push(pull);
+        let (session, ttr_ms, waits) = (wish.session.get(), wish.ttr_ms, wish.waits);
+        self.message(bytes).pulls.push(wire::Pull { id, session, queues, count: 1, ttr_ms, waits });
     }
 
     pub(super) fn withdraw(&mut self, id: u64) {

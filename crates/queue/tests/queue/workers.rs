@@ -129,6 +129,23 @@ async fn what_a_worker_held_is_free_when_its_stream_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pull_that_does_not_wait_takes_what_is_there() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client();
+    let session = SessionId::new(1);
+    in_time(client.link().open_session(session)).await.expect("a session");
+    let pull = || {
+        let queues = vec![QueueName::new("work").expect("a name")];
+        client.link().call(Op::Pull { session, queues, count: 1, ttr_ms: None })
+    };
+    assert_eq!(in_time(pull()).await, Ok(Reply::Pulled(Vec::new())));
+    let job = in_time(client.submit("work", "x")).await.expect("a job");
+    let Ok(Reply::Pulled(held)) = in_time(pull()).await else { panic!("the job") };
+    assert_eq!(held.iter().map(|held| held.job).collect::<Vec<_>>(), [job]);
+    assert_eq!(in_time(client.do_op(Op::Ack { job, fence: held[0].fence })).await, Ok(Reply::Done));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pull_that_is_taken_back_loses_no_job() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client();

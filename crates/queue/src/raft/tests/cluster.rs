@@ -83,7 +83,7 @@ impl Cluster {
             dir: self.dirs[node].path().join("group"),
             journal: Arc::clone(&journal),
             config: self.config.clone(),
-            machine: List::default,
+            machine: List::default(),
             service,
             connect: Arc::new(TcpConnect::default()),
             is_new_cluster: false,
