@@ -169,6 +169,9 @@ impl<M: Machine> Group<M> {
         if entry.len() > max {
             return Err(ProposeError::TooLarge { bytes: entry.len(), max });
         }
+        if self.inner.ended.borrow().is_some() {
+            return Err(ProposeError::Stopped);
+        }
         let (responder, answer) = OneshotResponder::new_pair();
         let proposed = self.inner.raft.client_write_ff(Command(entry), Some(responder)).await;
         proposed.map_err(|_| ProposeError::Stopped)?;

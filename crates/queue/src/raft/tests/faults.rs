@@ -4,15 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use openraft::StoredMembership;
+use synod_log::sim_disk::SimDisk;
 use synod_wire::raft as wire;
 use tonic::Code;
 
 use super::List;
 use super::cluster::{CLUSTER, Cluster, GROUP, config, in_time, status_when};
+use crate::journal::{Journal, JournalConfig};
 use crate::raft::network::{Caller, OFFSET_PATH, STATUS_PATH, TcpConnect, VOTE_PATH};
 use crate::raft::types::log_id;
-use crate::raft::{GroupConfig, Machine as _, ProposeError, snapshot};
+use crate::raft::{
+    Group, GroupConfig, GroupParts, Machine as _, NodeAddress, ProposeError, RaftService, snapshot,
+};
 
 fn caller(cluster: &str, token: Option<&str>) -> Caller {
     Caller {
@@ -199,4 +204,45 @@ async fn a_damaged_snapshot_is_named_and_not_used() {
     std::fs::write(file.path(), bytes).expect("it can be written");
     let error = cluster.try_start_node(0).await.expect_err("it is damaged").to_string();
     assert!(error.contains(&file.path().display().to_string()) && error.contains("checksum"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_acknowledged_before_it_is_durable() {
+    let (disk, dir) = (SimDisk::new(), tempfile::tempdir().expect("there is a directory"));
+    let (journal, _) = Journal::open(JournalConfig::default(), disk.clone()).expect("the journal opens");
+    let parts = GroupParts {
+        group: GROUP,
+        node: "node".into(),
+        nodes: vec![NodeAddress { name: "node".into(), address: "127.0.0.1:1".into() }],
+        dir: dir.path().into(),
+        journal: Arc::new(journal),
+        config: config(),
+        machine: List::default,
+        service: RaftService::new(CLUSTER.into(), None),
+        connect: Arc::new(TcpConnect::default()),
+        is_new_cluster: true,
+    };
+    let group = Group::open(parts).await.expect("the replica opens");
+    let mut lead = group.lead();
+    in_time("a leader", lead.wait_for(|lead| lead.is_own && lead.serves)).await.expect("it goes on");
+
+    disk.hold_syncs(true);
+    let mut proposed = group.propose("a".into()).await.expect("it runs");
+    let held = tokio::task::spawn_blocking({
+        let disk = disk.clone();
+        move || disk.await_held_sync()
+    });
+    held.await.expect("nobody panics");
+    let early = (&mut proposed).now_or_never();
+    let applied = group.read(|list| list.items.len());
+    disk.hold_syncs(false);
+    assert_eq!((early, applied), (None, 0));
+    assert_eq!(in_time("an answer", proposed).await.map(|applied| applied.output), Ok(1));
+
+    // When the disk fails, it is over, and nobody is told that it went well.
+    disk.fail_one_sync_after(0);
+    let outcome = in_time("an answer", group.propose("b".into()).await.expect("it runs")).await;
+    assert_eq!(outcome, Err(ProposeError::Unknown));
+    let reason = in_time("the end", group.ended()).await;
+    assert!(reason.contains("cannot sync"), "{reason}");
 }
