@@ -144,17 +144,12 @@ impl GroupState {
 
     /// Whether these may follow the last entry.
     pub(super) fn check_next(&self, entries: &[Entry]) -> Result<(), Fault> {
-        let mut next = match self.last() {
+        let first = match self.last() {
             Some(last) => last.index + 1,
             None => entries.first().map_or(0, |entry| entry.id.index),
         };
-        for entry in entries {
-            if entry.id.index != next {
-                return Err(Fault::Gap);
-            }
-            next += 1;
-        }
-        Ok(())
+        let is_next = (first..).zip(entries).all(|(index, entry)| entry.id.index == index);
+        if is_next { Ok(()) } else { Err(Fault::Gap) }
     }
 
     /// Whether an entry that was found in the log may stand there. What came before it may have been given back.
@@ -239,7 +234,7 @@ impl GroupState {
             .places
             .back()
             .map(|place| EntryId { term: place.term, index: self.first + self.places.len() as u64 - 1 });
-        last.or(self.purged.map(|kept| kept.value))
+        last.or_else(|| self.purged.map(|kept| kept.value))
     }
 
     fn end(&self) -> u64 {

@@ -169,6 +169,9 @@ impl<M: Machine> Group<M> {
         if entry.len() > max {
             return Err(ProposeError::TooLarge { bytes: entry.len(), max });
         }
+        if self.inner.ended.borrow().is_some() {
+            return Err(ProposeError::Stopped);
+        }
         let (responder, answer) = OneshotResponder::new_pair();
         let proposed = self.inner.raft.client_write_ff(Command(entry), Some(responder)).await;
         proposed.map_err(|_| ProposeError::Stopped)?;
@@ -240,6 +243,8 @@ impl<M: Machine> Group<M> {
             leader: self.inner.lead.borrow().leader.clone(),
             voters,
             learners,
+            is_changing: members.get_joint_config().len() > 1
+                || metrics.membership_config.log_id() != metrics.committed_membership_config.log_id(),
             last: metrics.last_log_index,
             applied: index(metrics.last_applied),
             snapshot: index(metrics.snapshot),
@@ -402,6 +407,8 @@ pub struct GroupStatus {
     pub voters: Vec<ReplicaInfo>,
     /// Who only learns.
     pub learners: Vec<ReplicaInfo>,
+    /// Whether that is about to change: then more replicas may be needed for a majority than it seems.
+    pub is_changing: bool,
     /// The last entry of its log.
     pub last: Option<u64>,
     /// The last entry that was applied.

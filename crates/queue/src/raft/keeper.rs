@@ -37,7 +37,7 @@ pub(crate) async fn belong<M: Machine>(inner: Arc<Inner<M>>, is_new_cluster: boo
             let node = ReplicaNode { name: inner.own.node.clone(), address: inner.own.address.clone() };
             match inner.raft.initialize(BTreeMap::from([(inner.own.id, node)])).await {
                 Ok(()) => {
-                    tracing::info!(group = inner.group, replica = inner.own.id, "the group was founded")
+                    tracing::info!(group = inner.group, replica = inner.own.id, "the group was founded");
                 }
                 Err(error) => tracing::warn!(group = inner.group, %error, "the group could not be founded"),
             }
@@ -131,7 +131,7 @@ pub(crate) async fn keep_members<M: Machine>(inner: Arc<Inner<M>>, mut joins: mp
 fn alive(metrics: &RaftMetrics<Types>, patience: Duration) -> BTreeSet<u64> {
     let last = metrics.last_log_index.unwrap_or(0);
     let heard = |id: &u64| {
-        let heartbeat = metrics.heartbeat.as_ref().and_then(|all| all.get(id).cloned().flatten());
+        let heartbeat = metrics.heartbeat.as_ref().and_then(|all| all.get(id).copied().flatten());
         heartbeat.is_some_and(|at| at.elapsed() < patience)
     };
     let replication = metrics.replication.iter().flatten();
@@ -251,3 +251,51 @@ const LAG_MAX: u64 = 64;
 const SNAPSHOT_PAUSE: Duration = Duration::from_millis(200);
 /// So many times as much as makes a snapshot, a group may keep others from giving back.
 const HELD_MAX: u64 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Members `id@node`, of which some vote.
+    fn members(voters: &[&[u64]], replicas: &[(u64, &str)]) -> Members {
+        let node = |name: &str| ReplicaNode { name: name.into(), address: name.into() };
+        let voters = voters.iter().map(|ids| ids.iter().copied().collect()).collect();
+        let replicas: BTreeMap<_, _> = replicas.iter().map(|(id, name)| (*id, node(name))).collect();
+        Members::new(voters, replicas).expect("they make sense")
+    }
+
+    fn next(members: &Members, caught_up: &[u64], asking: &[(u64, &str)]) -> String {
+        let info =
+            |(id, name): &(u64, &str)| ReplicaInfo { id: *id, node: (*name).into(), address: (*name).into() };
+        let asking: BTreeMap<_, _> = asking.iter().map(|one| (one.1.to_string(), info(one))).collect();
+        let caught_up = caught_up.iter().copied().collect();
+        let view = View { members, caught_up: &caught_up, asking: &asking, own: 1, voters: 3 };
+        view.next_change().map_or_else(|| "-".into(), |change| change.to_string())
+    }
+
+    #[test]
+    fn members_change_one_step_at_a_time() {
+        let three: &[(u64, &str)] = &[(1, "a"), (2, "b"), (3, "c")];
+        // Nothing to do.
+        assert_eq!(next(&members(&[&[1, 2, 3]], three), &[2, 3], &[]), "-");
+        // Who asks learns first, and votes when it has caught up, not before.
+        assert_eq!(
+            next(&members(&[&[1]], &[(1, "a")]), &[], &[(2, "b")]).split('(').next(),
+            Some("AddNodes")
+        );
+        assert_eq!(next(&members(&[&[1]], &three[..2]), &[], &[]), "-");
+        assert_eq!(next(&members(&[&[1]], &three[..2]), &[2], &[]), "ReplaceAllVoters([1,2])");
+        // Nobody votes beyond the three.
+        let four = [three, &[(4, "d")]].concat();
+        assert_eq!(next(&members(&[&[1, 2, 3]], &four), &[2, 3, 4], &[]), "-");
+        // Who came back as somebody else takes the place of who it was, in one step.
+        let back = [three, &[(9, "c")]].concat();
+        assert_eq!(next(&members(&[&[1, 2, 3]], &back), &[2], &[]), "-");
+        assert_eq!(next(&members(&[&[1, 2, 3]], &back), &[2, 9], &[]), "ReplaceAllVoters([1,2,9])");
+        // A learner that was lost in turn goes first.
+        assert_eq!(next(&members(&[&[1, 2, 3]], &back), &[2], &[(8, "c")]), "RemoveNodes([9])");
+        // What another leader left half done is finished before anything else.
+        let joint = members(&[&[1, 2, 3], &[1, 2, 9]], &back);
+        assert_eq!(next(&joint, &[2, 9], &[(8, "c")]).split('(').next(), Some("AddVoterIds"));
+    }
+}

@@ -34,7 +34,7 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::snapshot::SnapshotFile;
-use super::types::{LogId, ReplicaNode, Types, Vote, read_id, read_vote, write_entry, write_id, write_vote};
+use super::types::{ReplicaNode, Types, Vote, read_id, read_vote, write_entry, write_id, write_vote};
 
 /// How a channel to an address is made.
 pub trait Connect: Send + Sync + 'static {
@@ -111,6 +111,18 @@ impl Caller {
         answer
             .map_err(|_| Status::deadline_exceeded("the peer did not answer in time"))?
             .map(tonic::Response::into_inner)
+    }
+
+    /// Sends a snapshot in pieces.
+    pub(crate) async fn install(
+        &self,
+        address: &str,
+        pieces: impl Stream<Item = wire::InstallRequest> + Send + 'static,
+    ) -> Result<wire::InstallReply, Status> {
+        let mut grpc = self.grpc(address).await?;
+        let codec = ProstCodec::<wire::InstallRequest, wire::InstallReply>::default();
+        let path = PathAndQuery::from_static(INSTALL_PATH);
+        grpc.client_streaming(self.show(pieces), path, codec).await.map(tonic::Response::into_inner)
     }
 
     async fn grpc(&self, address: &str) -> Result<Grpc<Channel>, Status> {
@@ -309,7 +321,7 @@ impl Peer {
     ) -> Result<Vote, Status> {
         let (file, name) = (snapshot.snapshot, snapshot.meta.last_log_id);
         let (target, name) = (self.caller.target(self.id), file.name(name.as_ref()));
-        let question = wire::OffsetRequest { target: Some(target.clone()), name: Some(name.clone()) };
+        let question = wire::OffsetRequest { target: Some(target.clone()), name: Some(name) };
         let ask = self.caller.ask(&self.address, OFFSET_PATH, question, OFFSET_PATIENCE);
         let offset = ask.await.map(|reply: wire::OffsetReply| reply.offset.min(name.bytes))?;
         let first = wire::InstallRequest {
@@ -321,11 +333,8 @@ impl Peer {
         };
         let (chunks, queue) = mpsc::channel(SNAPSHOT_CHUNKS_MAX);
         tokio::task::spawn_blocking(move || read_chunks(file, first, &chunks));
-        let mut grpc = self.caller.grpc(&self.address).await?;
-        let codec = ProstCodec::<wire::InstallRequest, wire::InstallReply>::default();
-        let queue = self.caller.show(ReceiverStream::new(queue));
-        let reply = grpc.client_streaming(queue, PathAndQuery::from_static(INSTALL_PATH), codec).await?;
-        read_vote(reply.into_inner().vote).map_err(|error| Status::internal(error.to_string()))
+        let reply = self.caller.install(&self.address, ReceiverStream::new(queue)).await?;
+        read_vote(reply.vote).map_err(|error| Status::internal(error.to_string()))
     }
 }
 
@@ -464,13 +473,12 @@ fn read_reply(reply: wire::AppendReply) -> Result<StreamAppendResult<Types>, RPC
 }
 
 /// What to answer on a stream of entries.
-pub(crate) fn write_reply(result: StreamAppendResult<Types>) -> wire::AppendReply {
+pub(crate) fn write_reply(result: &StreamAppendResult<Types>) -> wire::AppendReply {
     use wire::append_reply::Outcome;
-    let id = |id: LogId| write_id(&id);
     let outcome = match result {
-        Ok(matching) => Outcome::Matching(wire::Matching { id: matching.map(id) }),
-        Err(StreamAppendError::Conflict(conflict)) => Outcome::Conflict(id(conflict)),
-        Err(StreamAppendError::HigherVote(vote)) => Outcome::Higher(write_vote(&vote)),
+        Ok(matching) => Outcome::Matching(wire::Matching { id: matching.as_ref().map(write_id) }),
+        Err(StreamAppendError::Conflict(conflict)) => Outcome::Conflict(write_id(conflict)),
+        Err(StreamAppendError::HigherVote(vote)) => Outcome::Higher(write_vote(vote)),
     };
     wire::AppendReply { outcome: Some(outcome) }
 }

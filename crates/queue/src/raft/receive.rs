@@ -75,7 +75,7 @@ impl Receiver {
         if length < name.bytes {
             return Err(Status::aborted(format!("only {length} bytes of the snapshot have arrived")));
         }
-        self.finish(file, path, name.clone()).await
+        self.finish(file, path, *name).await
     }
 
     async fn finish(

@@ -247,7 +247,7 @@ impl StreamingService<wire::AppendRequest> for Append {
             let requests = futures_util::stream::once(std::future::ready(first)).chain(rest);
             let replies = member.append(Box::pin(requests));
             let replies = replies.map(|reply| match reply {
-                Ok(result) => Ok(write_reply(result)),
+                Ok(result) => Ok(write_reply(&result)),
                 Err(fatal) => Err(ended(fatal.to_string())),
             });
             Ok(Response::new(Box::pin(replies) as Replies))

@@ -1,6 +1,7 @@
 //! A cluster of replicas on the loopback interface, any of which can be killed, wiped and started again.
 
 use std::convert::Infallible;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ use tonic::metadata::{Ascii, MetadataValue};
 use super::List;
 use crate::journal::{Journal, JournalConfig};
 use crate::raft::{
-    Applied, Group, GroupConfig, GroupParts, GroupStatus, NodeAddress, ProposeError, RaftService, TcpConnect,
+    Applied, Group, GroupConfig, GroupError, GroupParts, GroupStatus, NodeAddress, ProposeError, RaftService,
+    TcpConnect,
 };
 
 pub(super) const CLUSTER: &str = "the-cluster";
@@ -69,6 +71,10 @@ impl Cluster {
     }
 
     pub(super) async fn start_node(&mut self, node: usize) {
+        self.try_start_node(node).await.expect("the replica opens");
+    }
+
+    pub(super) async fn try_start_node(&mut self, node: usize) -> Result<(), GroupError> {
         let service = RaftService::new(CLUSTER.into(), self.token.clone());
         let address = &self.addresses[node].address;
         let listener = TcpListener::bind(address).await.expect("the port is still free");
@@ -88,8 +94,9 @@ impl Cluster {
             connect: Arc::new(TcpConnect::default()),
             is_new_cluster: false,
         };
-        let group = Group::open(parts).await.expect("the replica opens");
+        let group = Group::open(parts).await.inspect_err(|_| listener.abort())?;
         self.nodes[node] = Some(Node { group, journal, listener });
+        Ok(())
     }
 
     /// Ends a node without a word.
@@ -111,6 +118,10 @@ impl Cluster {
 
     pub(super) fn wipe(&mut self, node: usize) {
         self.dirs[node] = TempDir::new().expect("there is a directory");
+    }
+
+    pub(super) fn dir(&self, node: usize) -> &Path {
+        self.dirs[node].path()
     }
 
     pub(super) fn group(&self, node: usize) -> &Group<List> {
@@ -150,7 +161,7 @@ impl Cluster {
     pub(super) async fn complete(&self) -> GroupStatus {
         let leader = self.leader().await;
         let voters = self.config.voters.min(self.addresses.len());
-        status_when(self.group(leader), |status| status.voters.len() == voters).await
+        status_when(self.group(leader), |status| status.voters.len() == voters && !status.is_changing).await
     }
 
     /// Waits until all running nodes have applied this entry, and says what they have.

@@ -3,12 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use openraft::StoredMembership;
+use synod_log::sim_disk::SimDisk;
 use synod_wire::raft as wire;
 use tonic::Code;
 
-use super::cluster::{CLUSTER, Cluster, GROUP, config, in_time};
-use crate::raft::network::{Caller, STATUS_PATH, TcpConnect, VOTE_PATH};
-use crate::raft::{GroupConfig, ProposeError};
+use super::List;
+use super::cluster::{CLUSTER, Cluster, GROUP, config, in_time, status_when};
+use crate::journal::{Journal, JournalConfig};
+use crate::raft::network::{Caller, OFFSET_PATH, STATUS_PATH, TcpConnect, VOTE_PATH};
+use crate::raft::types::log_id;
+use crate::raft::{
+    Group, GroupConfig, GroupParts, Machine as _, NodeAddress, ProposeError, RaftService, snapshot,
+};
 
 fn caller(cluster: &str, token: Option<&str>) -> Caller {
     Caller {
@@ -113,4 +122,127 @@ async fn a_group_is_not_founded_while_others_are_silent_and_does_not_serve_on_on
         assert!(cluster.group(0).status().voters.len() >= 2);
     }
     cluster.complete().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_goes_on_where_it_was_interrupted_and_a_wrong_one_is_not_used() {
+    // A snapshot of another machine, as a leader would have it.
+    let dir = tempfile::tempdir().expect("there is a directory");
+    let mut list = List::default();
+    for index in 0..50 {
+        list.apply(index, &vec![3; 1000].into(), false).expect("it can be applied");
+    }
+    let last = log_id(crate::journal::EntryId { term: 7, index: 50 });
+    let members = StoredMembership::default();
+    let path = snapshot::write::<List>(dir.path(), GROUP, Some(&last), &members, list.clone())
+        .expect("it is written");
+    let name = snapshot::open(&path, GROUP).expect("it is sound").0.name(Some(&last));
+    let bytes = std::fs::read(&path).expect("it can be read");
+
+    let mut cluster = Cluster::new(3, config()).await;
+    cluster.start_node(1).await;
+    let (caller, own) = (caller(CLUSTER, Some("Bearer of the cluster")), cluster.group(1).status().own.id);
+    let address = &cluster.addresses[1].address;
+    let offset = async |name: &wire::SnapshotName| {
+        let question = wire::OffsetRequest { target: Some(caller.target(own)), name: Some(*name) };
+        let answer = caller.ask(address, OFFSET_PATH, question, Duration::from_secs(10)).await;
+        answer.map(|reply: wire::OffsetReply| reply.offset).expect("it answers")
+    };
+    let send = async |name: &wire::SnapshotName, offset: u64, data: &[u8]| {
+        let vote = Some(wire::Vote { term: 7, replica: 1, is_committed: true });
+        let target = Some(caller.target(own));
+        let first = wire::InstallRequest { target, vote, name: Some(*name), offset, data: Bytes::new() };
+        let chunks = data.chunks(10_000).map(|data| wire::InstallRequest {
+            data: Bytes::copy_from_slice(data),
+            ..wire::InstallRequest::default()
+        });
+        let chunks: Vec<_> = std::iter::once(first).chain(chunks).collect();
+        in_time("an answer", caller.install(address, tokio_stream::iter(chunks)))
+            .await
+            .map_err(|status| status.code())
+    };
+
+    // It breaks in the middle, and what has arrived is kept, also by a new leader's question.
+    assert_eq!(offset(&name).await, 0);
+    assert_eq!(send(&name, 0, &bytes[..20_000]).await, Err(Code::Aborted));
+    assert_eq!(offset(&name).await, 20_000);
+    assert_eq!(send(&name, 10_000, &bytes[10_000..]).await, Err(Code::FailedPrecondition));
+    // The rest is not what it should be: nothing of it is used, and it begins anew.
+    let mut wrong = bytes.clone();
+    wrong[30_000] ^= 1;
+    assert_eq!(send(&name, 20_000, &wrong[20_000..]).await, Err(Code::DataLoss));
+    assert_eq!(cluster.group(1).read(List::clone), List::default());
+    assert_eq!(offset(&name).await, 0);
+    // Too much of it is no better.
+    assert_eq!(send(&name, 0, &[bytes.as_slice(), b"more"].concat()).await, Err(Code::InvalidArgument));
+    assert_eq!(send(&name, 0, &bytes[..30_000]).await, Err(Code::Aborted));
+    assert_eq!(send(&name, 30_000, &bytes[30_000..]).await.map(drop), Ok(()));
+    assert_eq!(cluster.group(1).read(List::clone), list);
+    // Another one takes the place of what is here of this one.
+    let other = wire::SnapshotName { checksum: name.checksum ^ 1, ..name };
+    assert_eq!(offset(&other).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_snapshot_is_named_and_not_used() {
+    let config = GroupConfig { snapshot_log_bytes: 8 << 10, kept_log_bytes: 0, ..config() };
+    let mut cluster = Cluster::start(1, config).await;
+    for number in 0..20 {
+        cluster.put(vec![number; 1000]).await;
+    }
+    status_when(cluster.group(0), |status| status.purged.is_some()).await;
+    cluster.kill(0).await;
+    let snapshots = cluster.dir(0).join("group/snapshots");
+    let file = std::fs::read_dir(&snapshots)
+        .expect("it is there")
+        .next()
+        .expect("there is one")
+        .expect("it is there");
+    let mut bytes = std::fs::read(file.path()).expect("it can be read");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(file.path(), bytes).expect("it can be written");
+    let error = cluster.try_start_node(0).await.expect_err("it is damaged").to_string();
+    assert!(error.contains(&file.path().display().to_string()) && error.contains("checksum"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_acknowledged_before_it_is_durable() {
+    let (disk, dir) = (SimDisk::new(), tempfile::tempdir().expect("there is a directory"));
+    let (journal, _) = Journal::open(JournalConfig::default(), disk.clone()).expect("the journal opens");
+    let parts = GroupParts {
+        group: GROUP,
+        node: "node".into(),
+        nodes: vec![NodeAddress { name: "node".into(), address: "127.0.0.1:1".into() }],
+        dir: dir.path().into(),
+        journal: Arc::new(journal),
+        config: config(),
+        machine: List::default,
+        service: RaftService::new(CLUSTER.into(), None),
+        connect: Arc::new(TcpConnect::default()),
+        is_new_cluster: true,
+    };
+    let group = Group::open(parts).await.expect("the replica opens");
+    let mut lead = group.lead();
+    in_time("a leader", lead.wait_for(|lead| lead.is_own && lead.serves)).await.expect("it goes on");
+
+    disk.hold_syncs(true);
+    let mut proposed = group.propose("a".into()).await.expect("it runs");
+    let held = tokio::task::spawn_blocking({
+        let disk = disk.clone();
+        move || disk.await_held_sync()
+    });
+    held.await.expect("nobody panics");
+    let early = (&mut proposed).now_or_never();
+    let applied = group.read(|list| list.items.len());
+    disk.hold_syncs(false);
+    assert_eq!((early, applied), (None, 0));
+    assert_eq!(in_time("an answer", proposed).await.map(|applied| applied.output), Ok(1));
+
+    // When the disk fails, it is over, and nobody is told that it went well.
+    disk.fail_one_sync_after(0);
+    let outcome = in_time("an answer", group.propose("b".into()).await.expect("it runs")).await;
+    assert_eq!(outcome, Err(ProposeError::Unknown));
+    let reason = in_time("the end", group.ended()).await;
+    assert!(reason.contains("cannot sync"), "{reason}");
 }
