@@ -231,11 +231,14 @@ impl QueueNode {
     }
 
     /// Waits until a group cannot go on any more, and says why. The node should end then.
-    pub async fn ended(&self) -> String {
-        let mut ends: FuturesUnordered<_> = self.desks.values().map(|desk| desk.group().ended()).collect();
-        match ends.next().await {
-            Some(reason) => reason,
-            None => std::future::pending().await,
+    pub fn ended(&self) -> impl Future<Output = String> + Send + use<> {
+        let groups: Vec<Group<Jobs>> = self.desks.values().map(|desk| desk.group().clone()).collect();
+        async move {
+            let mut ends: FuturesUnordered<_> = groups.iter().map(Group::ended).collect();
+            match ends.next().await {
+                Some(reason) => reason,
+                None => std::future::pending().await,
+            }
         }
     }
 

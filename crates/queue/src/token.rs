@@ -69,7 +69,7 @@ mod tests {
         }
         assert!(token.check(&HeaderMap::new()).is_err());
         assert_eq!(
-            token.show(()).metadata().get("authorization").map(|value| value.as_bytes()),
+            token.show(()).metadata().get("authorization").map(MetadataValue::as_bytes),
             Some(&b"Bearer 0123"[..])
         );
     }

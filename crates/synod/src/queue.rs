@@ -13,7 +13,6 @@ use clap::Subcommand;
 use synod_core::jobs::{
     Backoff, CancelGuard, DeadLetters, Dedupe, JobId, Op, QueueName, QueueSettings, Rate, Reply, Submit, UserKey,
 };
-use synod_queue::access::{PeekState, QueueAccess as _};
 use synod_queue::link::LinkConfig;
 use synod_queue::{Client, ClientError, Token};
 use synod_store::http_client::get_json;

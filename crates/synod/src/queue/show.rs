@@ -11,7 +11,6 @@ use synod_core::jobs::{DeadReason, Finish, JobId, JobState, JobView, QueueName, 
 use synod_queue::access::{Answer, CallError, JobAnswer, PeekState, Question, QueueAccess as _};
 use synod_queue::{Client, ClientError};
 
-use super::At;
 use crate::inspect::{ListArgs, json, list, print};
 use crate::jobs::{GroupJson, QueueJson};
 use crate::terminal::{BOLD, GREEN, RED, table};

@@ -217,7 +217,7 @@ async fn nothing_is_acknowledged_before_it_is_durable() {
         dir: dir.path().into(),
         journal: Arc::new(journal),
         config: config(),
-        machine: List::default,
+        machine: List::default(),
         service: RaftService::new(CLUSTER.into(), None),
         connect: Arc::new(TcpConnect::default()),
         is_new_cluster: true,
