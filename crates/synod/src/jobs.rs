@@ -143,6 +143,12 @@ impl JobsApi {
         groups.into_iter().next()?.lead.leader.map(|leader| leader.node)
     }
 
+    /// How many replicas vote in the first group, as far as this node knows.
+    pub(crate) fn voters(&self) -> usize {
+        let groups = self.lock().as_ref().map(QueueNode::groups);
+        groups.and_then(|groups| Some(groups.first()?.status.voters.len())).unwrap_or(0)
+    }
+
     /// Hands over what it leads, and ends.
     pub(crate) async fn stop(&self, patience: Duration) -> bool {
         let running = self.lock().take();
@@ -189,7 +195,7 @@ impl ApiExtension for JobsApi {
     fn expose(&self, text: &mut Exposition) {
         let Some(shown) = self.show() else { return };
         let group_label = |group: &GroupJson| group.group.to_string();
-        let gauges: [(&str, &str, fn(&GroupJson) -> u64); 6] = [
+        let gauges: [Gauge; 6] = [
             ("synod_queue_leads", "Whether this node leads the group.", |group| group.leads.into()),
             ("synod_queue_term", "The term of the group.", |group| group.term),
             ("synod_queue_voters", "Replicas that vote.", |group| group.voters.len() as u64),
@@ -233,6 +239,9 @@ impl ApiExtension for JobsApi {
         }
     }
 }
+
+/// The name of a number of a group, what it means, and where it is.
+type Gauge = (&'static str, &'static str, fn(&GroupJson) -> u64);
 
 fn queues(shown: &QueueJson) -> impl Iterator<Item = (&GroupJson, &QueueStats)> {
     let all = shown.groups.iter().flat_map(|group| group.queues.iter().map(move |queue| (group, queue)));

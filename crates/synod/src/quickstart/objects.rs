@@ -1,4 +1,7 @@
-//! The part of the tour that is about objects: three nodes with disks, S3 on each of them, and one that dies.
+//! The part of the tour that is about what nodes keep: three nodes with disks, S3 and a job queue on each of them, and some
+//! that die.
+
+mod jobs;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -10,6 +13,7 @@ use synod_cluster::quickstart::{QuickstartReport, QuickstartStep};
 use synod_core::NodeId;
 use synod_core::objects::{EntryName, Space};
 use synod_core::slots::SlotRegistryConfig;
+use synod_queue::Client;
 use synod_s3::client::S3Client;
 use synod_store::config::NodeConfig;
 use synod_store::node::{Node, NodeOptions, Origin};
@@ -17,6 +21,7 @@ use synod_store::objects::KeeperConfig;
 use tokio::time::Instant;
 
 use crate::gateway::GatewayApi;
+use crate::jobs::JobsApi;
 
 /// Puts, gets, loses a node, and gets again.
 pub(super) async fn tour(tell: &mut (dyn FnMut(&QuickstartStep) + Send)) -> QuickstartReport {
@@ -27,7 +32,7 @@ pub(super) async fn tour(tell: &mut (dyn FnMut(&QuickstartStep) + Send)) -> Quic
         fastrand::u32(..)
     ));
     let mut steps = Vec::new();
-    let mut tour = Tour { dir: dir.clone(), nodes: Vec::new(), key: None };
+    let mut tour = Tour { dir: dir.clone(), config: None, nodes: Vec::new(), key: None };
     // Each step needs the one before it.
     let mut note = |name, node: Option<&str>, at: Instant, seen: Result<String, String>| {
         let step = QuickstartStep::new(name, node, at.elapsed(), seen);
@@ -53,7 +58,20 @@ pub(super) async fn tour(tell: &mut (dyn FnMut(&QuickstartStep) + Send)) -> Quic
     if ok {
         let (at, primary) = (Instant::now(), tour.primary());
         let name = format!("node{}", primary + 1);
-        note("failover", Some(&name), at, tour.lose(primary).await);
+        ok = note("failover", Some(&name), at, tour.lose(primary).await);
+    }
+    if ok {
+        let at = Instant::now();
+        ok = note("back", None, at, tour.bring_back().await);
+    }
+    if ok {
+        let at = Instant::now();
+        ok = note("jobs", None, at, tour.do_jobs().await);
+    }
+    if ok {
+        let (at, leader) = (Instant::now(), tour.leader());
+        let name = format!("node{}", leader + 1);
+        note("leader", Some(&name), at, tour.lose_leader(leader).await);
     }
     tour.stop().await;
     // It is in the temporary directory either way.
@@ -63,27 +81,47 @@ pub(super) async fn tour(tell: &mut (dyn FnMut(&QuickstartStep) + Send)) -> Quic
 
 struct Tour {
     dir: PathBuf,
-    nodes: Vec<Option<(Node, GatewayApi, SocketAddr)>>,
+    config: Option<NodeConfig>,
+    nodes: Vec<Option<Running>>,
     key: Option<(String, String)>,
+}
+
+/// A node with all that it serves.
+struct Running {
+    node: Node,
+    gateway: GatewayApi,
+    jobs: JobsApi,
+    s3: SocketAddr,
+    client: Client,
+}
+
+impl Running {
+    /// Ends it without a word.
+    async fn kill(self) {
+        self.jobs.stop(Duration::ZERO).await;
+        self.gateway.stop(Duration::ZERO).await;
+        self.node.kill().await;
+    }
 }
 
 impl Tour {
     async fn start(&mut self) -> Result<String, String> {
         let config = NodeConfig::parse(&layout(&self.dir)?).map_err(|error| error.to_string())?;
+        self.config = Some(config.clone());
         let mut starting = tokio::task::JoinSet::new();
         for index in 0..NODES {
             let config = config.clone();
-            starting.spawn(async move { (index, start(index, config).await) });
+            starting.spawn(async move { (index, start(index, config, true).await) });
         }
         let mut started: Vec<_> = starting.join_all().await;
         started.sort_by_key(|(index, _)| *index);
         for (_, node) in started {
             self.nodes.push(Some(node?));
         }
-        let Some(Some((_, gateway, _))) = self.nodes.first() else { return Err("no node runs".to_owned()) };
-        let key = gateway.new_key("quickstart").await?;
+        let Some(Some(first)) = self.nodes.first() else { return Err("no node runs".to_owned()) };
+        let key = first.gateway.new_key("quickstart").await?;
         self.key = Some((key.id, key.secret));
-        let addresses = self.nodes.iter().flatten().map(|(.., address)| address.to_string());
+        let addresses = self.nodes.iter().flatten().map(|node| node.s3.to_string());
         Ok(format!("S3 on {}", addresses.collect::<Vec<_>>().join(", ")))
     }
 
@@ -127,9 +165,7 @@ impl Tour {
 
     /// Loses a node without a word, and gets the object through another one.
     async fn lose(&mut self, index: usize) -> Result<String, String> {
-        let (node, gateway, _) = self.nodes[index].take().ok_or("the node is gone")?;
-        gateway.stop(Duration::ZERO).await;
-        node.kill().await;
+        self.nodes[index].take().ok_or("the node is gone")?.kill().await;
         let client = self.client((index + 1) % NODES)?;
         let began = Instant::now();
         loop {
@@ -147,7 +183,7 @@ impl Tour {
 
     /// The node that serves the object.
     fn primary(&self) -> usize {
-        let Some(Some((node, ..))) = self.nodes.first() else { return 0 };
+        let Some(Some(Running { node, .. })) = self.nodes.first() else { return 0 };
         let total_slots = node.registry().bootstrap().replication.total_slots;
         let slot = EntryName::new(Space::Object, BUCKET, KEY).map(|name| name.slot(total_slots));
         let primary = slot.ok().and_then(|slot| node.registry().primary(slot));
@@ -156,36 +192,37 @@ impl Tour {
     }
 
     fn client(&self, index: usize) -> Result<Arc<S3Client>, String> {
-        let Some(Some((.., address))) = self.nodes.get(index) else {
+        let Some(Some(Running { s3, .. })) = self.nodes.get(index) else {
             return Err("the node is gone".to_owned());
         };
         let (id, secret) = self.key.as_ref().ok_or("there is no key")?;
-        Ok(Arc::new(S3Client::new(&format!("http://{address}"), id, secret)))
+        Ok(Arc::new(S3Client::new(&format!("http://{s3}"), id, secret)))
     }
 
     async fn stop(&mut self) {
-        for (node, gateway, _) in self.nodes.drain(..).flatten() {
-            gateway.stop(Duration::ZERO).await;
+        for node in self.nodes.drain(..).flatten() {
             node.kill().await;
         }
     }
 }
 
-async fn start(index: usize, config: NodeConfig) -> Result<(Node, GatewayApi, SocketAddr), String> {
-    let gateway = GatewayApi::default();
+async fn start(index: usize, config: NodeConfig, is_new_cluster: bool) -> Result<Running, String> {
+    let (gateway, jobs) = (GatewayApi::default(), JobsApi::default());
     let options = NodeOptions {
         node: name(index),
         origin: Origin::Config(Box::new(config)),
         force_takeover: false,
-        is_new_cluster: true,
+        is_new_cluster,
         registry: SlotRegistryConfig::default(),
         keeper: KeeperConfig::default(),
-        extensions: vec![Arc::new(gateway.clone())],
-        services: Vec::new(),
+        extensions: vec![Arc::new(gateway.clone()), Arc::new(jobs.clone())],
+        services: vec![Arc::new(jobs.clone())],
     };
     let node = Node::start(options).await.map_err(|error| error.to_string())?;
-    let address = gateway.start(&node, None).await.map_err(|error| error.to_string())?;
-    Ok((node, gateway, address))
+    let s3 = gateway.start(&node, None).await.map_err(|error| error.to_string())?;
+    let client = jobs.start(&node, is_new_cluster).await.map_err(|error| error.to_string())?;
+    let client = client.ok_or("the cluster has no job queue")?;
+    Ok(Running { node, gateway, jobs, s3, client })
 }
 
 fn expect(
