@@ -1,5 +1,6 @@
 //! `synod bench`: loads that anybody can put on a cluster, with figures that can be compared.
 
+mod failover;
 mod s3;
 
 use std::process::ExitCode;
@@ -9,12 +10,15 @@ use clap::Subcommand;
 /// What to measure.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
+    /// Kill the leader of a job queue again and again, under load, and see how long jobs have to wait.
+    Failover(failover::Args),
     /// Put, get and list objects through S3, of any service that speaks it.
     S3(Box<s3::Args>),
 }
 
 pub(crate) fn run(bench: &Bench) -> ExitCode {
     match bench {
+        Bench::Failover(args) => failover::run(args),
         Bench::S3(args) => s3::run(args),
     }
 }

@@ -5,6 +5,7 @@ mod gateway;
 mod inspect;
 mod jobs;
 mod key;
+mod processes;
 mod queue;
 mod quickstart;
 mod secret;
