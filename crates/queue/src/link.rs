@@ -190,8 +190,16 @@ impl Link {
         delivery
     }
 
+    /// Hands something to the driver, in the order in which these are first polled: where there is room nothing is waited
+    /// for, not even the turn of another task.
     async fn ask(&self, ask: Ask) -> Result<(), CallError> {
-        self.asks.send(ask).await.map_err(|_| CallError::Closed)
+        match self.asks.try_send(ask) {
+            Ok(()) => Ok(()),
+            Err(mpsc::error::TrySendError::Full(ask)) => {
+                self.asks.send(ask).await.map_err(|_| CallError::Closed)
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(CallError::Closed),
+        }
     }
 }
 

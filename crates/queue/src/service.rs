@@ -228,8 +228,8 @@ async fn answer(desk: &Desk, query: wire::Query) -> Result<wire::Answer, Status>
     desk.group().confirm().await.map_err(|_| Status::aborted("this node does not lead any more"))?;
     let mut answer = desk.group().read(|jobs| look(jobs.queue(), question));
     let body = match &mut answer {
-        Answer::Job(Some(job)) => job.body.take().unwrap_or_default(),
-        _ => bytes::Bytes::new(),
+        Answer::Job(Some(job)) => job.body.take(),
+        _ => None,
     };
     let answer = serde_json::to_vec(&answer).map_err(|error| Status::internal(error.to_string()))?;
     Ok(wire::Answer { id: query.id, answer: answer.into(), body })
@@ -325,7 +325,7 @@ impl Stream for Outgoing {
 fn size(response: &wire::Response) -> usize {
     let bodies = response.deliveries.iter().map(|delivery| delivery.body.len() + 64).sum::<usize>();
     let answers =
-        response.answers.iter().map(|answer| answer.answer.len() + answer.body.len()).sum::<usize>();
+        response.answers.iter().map(|answer| answer.answer.len() + answer.body.as_ref().map_or(0, bytes::Bytes::len)).sum::<usize>();
     bodies + answers + 24 * (response.outcomes.len() + response.revocations.len() + response.pull_ends.len())
 }
 

@@ -430,7 +430,7 @@ fn read_answer(answer: &wire::Answer) -> Result<Answer, CallError> {
     let mut read = serde_json::from_slice(&answer.answer)
         .map_err(|error| CallError::Nonsense(format!("an answer that cannot be read: {error}")))?;
     if let Answer::Job(Some(job)) = &mut read {
-        job.body = Some(answer.body.clone());
+        job.body = answer.body.clone();
     }
     Ok(read)
 }

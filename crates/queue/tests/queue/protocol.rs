@@ -154,4 +154,8 @@ async fn questions_are_answered_with_what_is_there() {
     };
     assert_eq!((stats.ready, stats.bytes), (1, 1 << 20));
     assert_eq!(in_time(client.queues()).await.expect("an answer"), [*stats]);
+    in_time(client.cancel(job)).await.expect("nobody holds it");
+    let gone = in_time(client.link().ask(Question::Job { job, with_body: true })).await.expect("an answer");
+    let Answer::Job(Some(gone)) = gone else { panic!("it is remembered") };
+    assert_eq!(gone.body, None, "a body goes with its job");
 }
