@@ -324,8 +324,11 @@ impl Stream for Outgoing {
 
 fn size(response: &wire::Response) -> usize {
     let bodies = response.deliveries.iter().map(|delivery| delivery.body.len() + 64).sum::<usize>();
-    let answers =
-        response.answers.iter().map(|answer| answer.answer.len() + answer.body.as_ref().map_or(0, bytes::Bytes::len)).sum::<usize>();
+    let answers = response
+        .answers
+        .iter()
+        .map(|answer| answer.answer.len() + answer.body.as_ref().map_or(0, bytes::Bytes::len))
+        .sum::<usize>();
     bodies + answers + 24 * (response.outcomes.len() + response.revocations.len() + response.pull_ends.len())
 }
 

@@ -24,7 +24,8 @@ use synod_cluster::{
 };
 use synod_core::membership::{ClusterEvent, MembershipCoordinatorConfig, NodeStatus, PhiConfig};
 use synod_core::slots::{
-    BootstrapNode, BootstrapState, ClusterId, Envelope, EnvelopeBody, Pace, SlotRegistryConfig, Standing, Takeover,
+    BootstrapNode, BootstrapState, ClusterId, Envelope, EnvelopeBody, Pace, SlotRegistryConfig, Standing,
+    Takeover,
 };
 use synod_core::{Incarnation, MemberId, NodeId};
 use tokio::sync::mpsc;

@@ -14,7 +14,7 @@ use synod_core::jobs::JobId;
 use synod_store::admin::AdminToken;
 use synod_store::api::{MemberExplanation, MemberJson, SlotExplanation, SlotJson, StatusJson};
 use synod_store::config::ClusterSecret;
-use synod_store::http_client::{HttpError, get_json};
+use synod_store::http_client::{HttpError, call_json, get_json};
 
 use crate::terminal::{BOLD, GREEN, RED, USAGE_ERROR, table, with_runtime};
 
@@ -264,9 +264,13 @@ pub(crate) fn list<T: DeserializeOwned + Serialize>(
     url: &str,
     show: impl Fn(&T) -> String,
 ) -> ExitCode {
+    let token = match args.ask.token() {
+        Ok(token) => token,
+        Err(code) => return code,
+    };
     with_runtime(async {
         loop {
-            let answer: T = match get_json(url, TIMEOUT).await {
+            let answer: T = match call_json(http::Method::GET, url, None, token.as_ref(), TIMEOUT).await {
                 Ok(answer) => answer,
                 Err(error) => return fail(&error),
             };

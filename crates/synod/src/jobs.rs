@@ -91,9 +91,14 @@ impl JobsApi {
     ///
     /// # Errors
     /// The queue cannot be started.
-    pub(crate) async fn start(&self, node: &Node, is_new_cluster: bool) -> Result<Option<Client>, QueueError> {
+    pub(crate) async fn start(
+        &self,
+        node: &Node,
+        is_new_cluster: bool,
+    ) -> Result<Option<Client>, QueueError> {
         let bootstrap = node.registry().bootstrap();
-        let QueueLayout { is_enabled, voters, groups, heartbeat, election_min, election_max } = bootstrap.queue;
+        let QueueLayout { is_enabled, voters, groups, heartbeat, election_min, election_max } =
+            bootstrap.queue;
         let Some(services) = self.services.get().filter(|_| is_enabled) else { return Ok(None) };
         let place = node.place();
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -219,10 +224,15 @@ impl ApiExtension for JobsApi {
         let name = "synod_queue_jobs";
         text.gauge(name, "Jobs, by queue and state.");
         for (group, queue) in queues(&shown) {
-            let states =
-                [("ready", queue.ready), ("reserved", queue.reserved), ("delayed", queue.delayed), ("dead", queue.dead)];
+            let states = [
+                ("ready", queue.ready),
+                ("reserved", queue.reserved),
+                ("delayed", queue.delayed),
+                ("dead", queue.dead),
+            ];
             for (state, count) in states {
-                let labels = [("group", &*group_label(group)), ("queue", queue.name.as_str()), ("state", state)];
+                let labels =
+                    [("group", &*group_label(group)), ("queue", queue.name.as_str()), ("state", state)];
                 text.sample(name, &labels, count);
             }
         }
@@ -235,7 +245,11 @@ impl ApiExtension for JobsApi {
         let name = "synod_queue_waiting_workers";
         text.gauge(name, "Workers that would take a job now.");
         for (group, queue) in queues(&shown) {
-            text.sample(name, &[("group", &*group_label(group)), ("queue", queue.name.as_str())], queue.waiting);
+            text.sample(
+                name,
+                &[("group", &*group_label(group)), ("queue", queue.name.as_str())],
+                queue.waiting,
+            );
         }
     }
 }

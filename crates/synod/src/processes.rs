@@ -24,7 +24,8 @@ pub(crate) struct Processes {
 impl Processes {
     /// Starts so many nodes of a new cluster on free ports of this machine.
     pub(crate) async fn start(count: usize) -> Result<Self, String> {
-        let dir = std::env::temp_dir().join(format!("synod-{}-{:08x}", std::process::id(), fastrand::u32(..)));
+        let dir =
+            std::env::temp_dir().join(format!("synod-{}-{:08x}", std::process::id(), fastrand::u32(..)));
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         let ports = (0..count).map(|_| free_ports().ok_or("no free ports were found".to_owned()));
         let ports = ports.collect::<Result<Vec<u16>, String>>()?;
@@ -100,7 +101,8 @@ impl Processes {
         let began = Instant::now();
         loop {
             let views = self.views().await;
-            let leader = views.iter().position(|view| view.as_ref().is_some_and(|view| view.leads && view.serves));
+            let leader =
+                views.iter().position(|view| view.as_ref().is_some_and(|view| view.leads && view.serves));
             let voters = leader.and_then(|leader| Some(views[leader].as_ref()?.voters.len())).unwrap_or(0);
             let first = views.iter().flatten().map(|view| view.applied_index).max().unwrap_or(0);
             let is_near = |view: &Option<GroupJson>| {
@@ -114,7 +116,11 @@ impl Processes {
             }
             for index in 0..self.nodes.len() {
                 if let Some(Ok(Some(status))) = self.nodes[index].as_mut().map(Child::try_wait) {
-                    return Err(format!("{} ended with {status}; see {}", name(index), self.log(index).display()));
+                    return Err(format!(
+                        "{} ended with {status}; see {}",
+                        name(index),
+                        self.log(index).display()
+                    ));
                 }
             }
             if began.elapsed() > PATIENCE {

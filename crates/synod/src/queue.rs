@@ -10,12 +10,14 @@ use std::time::Duration;
 use anstream::eprintln;
 use bytes::Bytes;
 use clap::Subcommand;
+use http::Method;
 use synod_core::jobs::{
-    Backoff, CancelGuard, DeadLetters, Dedupe, JobId, Op, QueueName, QueueSettings, Rate, Reply, Submit, UserKey,
+    Backoff, CancelGuard, DeadLetters, Dedupe, JobId, Op, QueueName, QueueSettings, Rate, Reply, Submit,
+    UserKey,
 };
 use synod_queue::link::LinkConfig;
 use synod_queue::{Client, ClientError, Token};
-use synod_store::http_client::get_json;
+use synod_store::http_client::call_json;
 
 use crate::inspect::{AskArgs, TIMEOUT, fail, json, print};
 use crate::jobs::QueueJson;
@@ -208,7 +210,9 @@ pub(crate) fn run(command: &Queue) -> ExitCode {
         }
         Queue::Dlq(Dlq::Redrive { queue, count, at }) => with_client(at, |client| async move {
             let count = client.redrive(queue.as_str(), *count).await?;
-            Ok(tell(at, &serde_json::json!({ "redriven": count }), || format!("{count} jobs are ready again")))
+            Ok(tell(at, &serde_json::json!({ "redriven": count }), || {
+                format!("{count} jobs are ready again")
+            }))
         }),
         Queue::Pause { queue, seconds, at } => {
             let op = Op::Pause { queue: queue.clone(), millis: seconds.map(millis) };
@@ -240,7 +244,8 @@ where
         Err(code) => return code,
     };
     with_runtime(async move {
-        let shown: QueueJson = match get_json(&format!("{}/v1/queue", at.ask.api), TIMEOUT).await {
+        let url = format!("{}/v1/queue", at.ask.api);
+        let shown: QueueJson = match call_json(Method::GET, &url, None, token.as_ref(), TIMEOUT).await {
             Ok(shown) => shown,
             Err(error) => return fail(&error),
         };

@@ -282,7 +282,8 @@ fn log_to_stderr() {
     use tracing_subscriber::util::SubscriberInitExt as _;
     // memberlist reports every peer that does not answer as an error. What that means is for membership to say.
     // The S3 library reports every request that it refuses as an error. That is for the client to hear; it is counted.
-    let quiet = "warn,memberlist_core=off,memberlist_net=off,s3s=off";
+    // The engine of Raft reports beats that are late and peers that are gone. What that means, the group says.
+    let quiet = "warn,memberlist_core=off,memberlist_net=off,openraft=off,s3s=off";
     let asked = std::env::var("SYNOD_LOG").ok();
     let filter = match asked.as_deref().unwrap_or(quiet).parse::<Targets>() {
         Ok(filter) => filter,

@@ -33,12 +33,23 @@ pub struct QueueStats {
     pub waiting: u64,
     /// For how long the oldest job that could be given out has been there, in queue time.
     pub oldest_ready_ms: Option<u64>,
-    /// Whether it gives out nothing: until which queue time, `None` in it: until it is resumed.
-    pub paused: Option<Option<u64>>,
+    /// Whether it gives out nothing, and for how long.
+    pub paused: Option<Paused>,
     /// Whether it takes no new jobs.
     pub is_draining: bool,
     /// What happened since the queue was there.
     pub totals: Totals,
+}
+
+/// For how long a queue gives out nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Paused {
+    /// Until this queue time.
+    Until(u64),
+    /// Until somebody resumes it.
+    UntilResumed,
 }
 
 /// A session in numbers.
@@ -329,7 +340,7 @@ impl JobQueue {
             watchers: queue.watchers,
             waiting: queue.waiting.len() as u64,
             oldest_ready_ms: self.oldest_ready_ms(queue),
-            paused: queue.pause.map(|pause| pause.until_ms),
+            paused: queue.pause.map(|pause| pause.until_ms.map_or(Paused::UntilResumed, Paused::Until)),
             is_draining: queue.is_draining,
             totals: queue.totals,
         }

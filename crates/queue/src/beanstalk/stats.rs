@@ -6,7 +6,7 @@
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use synod_core::jobs::{JobState, JobView, QueueName, QueueStats};
+use synod_core::jobs::{JobState, JobView, Paused, QueueName, QueueStats};
 
 use super::node::{COUNTED, Node};
 use super::tubes::Tube;
@@ -107,8 +107,8 @@ pub(crate) fn of_tube(name: &QueueName, tube: Tube, queue: Option<&QueueStats>, 
     let left_ms = match queue.and_then(|queue| queue.paused) {
         None => 0,
         // Until somebody resumes it, which is no number.
-        Some(None) => u64::from(u32::MAX) * 1_000,
-        Some(Some(until_ms)) => until_ms.saturating_sub(time_ms),
+        Some(Paused::UntilResumed) => u64::from(u32::MAX) * 1_000,
+        Some(Paused::Until(until_ms)) => until_ms.saturating_sub(time_ms),
     };
     // How long the whole pause is, is known where it was asked for.
     let pause_s = if left_ms == 0 { 0 } else { u64::from(tube.pause_s).max(left_ms.div_ceil(1_000)) };

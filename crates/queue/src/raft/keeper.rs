@@ -39,6 +39,8 @@ pub(crate) async fn belong<M: Machine>(inner: Arc<Inner<M>>, is_new_cluster: boo
                 Ok(()) => {
                     tracing::info!(group = inner.group, replica = inner.own.id, "the group was founded");
                 }
+                // It was, just before: the metrics come a little later.
+                Err(_) if inner.raft.is_initialized().await.unwrap_or(false) => {}
                 Err(error) => tracing::warn!(group = inner.group, %error, "the group could not be founded"),
             }
         } else {

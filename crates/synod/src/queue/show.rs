@@ -57,11 +57,12 @@ pub(super) fn stats(args: &StatsArgs) -> ExitCode {
 }
 
 fn show_group(group: &GroupJson, passed: Option<(f64, (u64, u64, u64))>) -> String {
-    let leader = group.leader.as_deref().map_or_else(
-        || format!("{RED}no leader{RED:#}"),
-        |leader| format!("{BOLD}{leader}{BOLD:#} leads"),
-    );
-    let serves = if group.serves { String::new() } else { format!(" {RED}(not enough replicas to serve){RED:#}") };
+    let leader = group
+        .leader
+        .as_deref()
+        .map_or_else(|| format!("{RED}no leader{RED:#}"), |leader| format!("{BOLD}{leader}{BOLD:#} leads"));
+    let serves =
+        if group.serves { String::new() } else { format!(" {RED}(not enough replicas to serve){RED:#}") };
     let mut lines = vec![format!("group {}: {leader}{serves}, term {}", group.group, group.term)];
     let learners = match group.learners.is_empty() {
         true => String::new(),
@@ -180,7 +181,8 @@ pub(super) async fn list_dead(
             job.body_bytes.to_string(),
         ]
     });
-    let printed = print(&table(&["JOB", "TRIES", "TIMED OUT", "WHY", "SUBMITTED", "BYTES"], &rows.collect::<Vec<_>>()));
+    let printed =
+        print(&table(&["JOB", "TRIES", "TIMED OUT", "WHY", "SUBMITTED", "BYTES"], &rows.collect::<Vec<_>>()));
     if after.is_some() {
         eprintln!("there are more; --count shows more at once");
     }
@@ -190,7 +192,9 @@ pub(super) async fn list_dead(
 /// Tells the life of a job.
 pub(super) async fn explain(job: JobId, as_json: bool, client: Client) -> Result<ExitCode, ClientError> {
     let Some(found) = client.job(job).await? else {
-        eprintln!("{RED}error:{RED:#} there is no job {job}, or it was finished too long ago to be remembered");
+        eprintln!(
+            "{RED}error:{RED:#} there is no job {job}, or it was finished too long ago to be remembered"
+        );
         return Ok(ExitCode::FAILURE);
     };
     if as_json {
@@ -213,7 +217,9 @@ fn describe(JobAnswer { view, time_ms, .. }: &JobAnswer) -> String {
             seconds(until_ms.saturating_sub(*time_ms)),
             if is_retry { ", to be tried again" } else { "" }
         ),
-        JobState::Dead { reason: DeadReason::Attempts, .. } => "is put aside: it was tried as often as it may be".into(),
+        JobState::Dead { reason: DeadReason::Attempts, .. } => {
+            "is put aside: it was tried as often as it may be".into()
+        }
         JobState::Dead { reason: DeadReason::Buried, .. } => "is put aside: a worker said so".into(),
         JobState::Finished { how } => match how {
             Finish::Acked => format!("{GREEN}is done{GREEN:#}"),

@@ -34,7 +34,8 @@ impl Tour {
         let node = |index: usize| self.nodes[index].as_ref().ok_or("the node is gone");
         let done = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&done);
-        let worker = Worker::new(&node(1)?.client).concurrency(16).queue(QUEUE).map_err(|error| error.to_string())?;
+        let worker =
+            Worker::new(&node(1)?.client).concurrency(16).queue(QUEUE).map_err(|error| error.to_string())?;
         let running = worker.start(move |_: Job| {
             counted.fetch_add(1, Ordering::Relaxed);
             async {}
