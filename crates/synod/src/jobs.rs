@@ -12,12 +12,14 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use serde::{Deserialize, Serialize};
 use synod_cluster::remote::PeerService;
-use synod_cluster::{ApiExtension, Exposition};
-use synod_core::jobs::{JobLimits, QueueStats, Totals};
+use synod_cluster::{ApiExtension, EventStream, Exposition, MonotonicClock};
+use synod_core::jobs::{Event, JobLimits, QueueStats, Totals};
+use synod_core::membership::ClusterEvent;
 use synod_core::slots::QueueLayout;
 use synod_queue::raft::GroupConfig;
 use synod_queue::{Client, DeskConfig, GroupView, QueueError, QueueNode, QueueOptions, QueueServices};
 use synod_store::node::{Node, Passport, PeerServices};
+use tokio::sync::broadcast;
 
 /// The queue of a node, as `GET /v1/queue` shows it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -124,6 +126,11 @@ impl JobsApi {
         };
         let running = QueueNode::start(options, services).await?;
         let client = running.client();
+        for group in 0..groups {
+            if let Some(events) = running.events(group) {
+                tokio::spawn(publish(group, events, node.cluster().events().clone(), node.cluster().clock()));
+            }
+        }
         *self.lock() = Some(running);
         Ok(Some(client))
     }
@@ -257,6 +264,46 @@ impl ApiExtension for JobsApi {
 /// The name of a number of a group, what it means, and where it is.
 type Gauge = (&'static str, &'static str, fn(&GroupJson) -> u64);
 
+/// Tells what happens to jobs on the event stream of the node, until the queue ends. What happens within a short while is one
+/// event, and no more of it than somebody who listens for other things can bear.
+async fn publish(
+    group: u16,
+    mut source: broadcast::Receiver<Arc<Vec<Event>>>,
+    stream: EventStream,
+    clock: MonotonicClock,
+) {
+    use broadcast::error::{RecvError, TryRecvError};
+    loop {
+        let first = match source.recv().await {
+            Ok(events) => events,
+            Err(RecvError::Lagged(_)) => continue,
+            Err(RecvError::Closed) => return,
+        };
+        let observed_at = clock.now();
+        tokio::time::sleep(GATHERED).await;
+        let (mut events, mut omitted) = (Vec::new(), 0);
+        let mut take = |more: &[Event]| {
+            let room = EVENTS_MAX.saturating_sub(events.len()).min(more.len());
+            events.extend_from_slice(&more[..room]);
+            omitted += (more.len() - room) as u64;
+        };
+        take(&first);
+        loop {
+            match source.try_recv() {
+                Ok(more) => take(&more),
+                Err(TryRecvError::Lagged(_)) => {}
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+            }
+        }
+        stream.publish(ClusterEvent::Jobs { group, events, omitted, observed_at });
+    }
+}
+
+/// How long events are gathered.
+const GATHERED: Duration = Duration::from_millis(100);
+/// Most of them at once.
+const EVENTS_MAX: usize = 1_024;
+
 fn queues(shown: &QueueJson) -> impl Iterator<Item = (&GroupJson, &QueueStats)> {
     let all = shown.groups.iter().flat_map(|group| group.queues.iter().map(move |queue| (group, queue)));
     all.take(QUEUES_EXPOSED_MAX)
@@ -296,3 +343,35 @@ fn queue_dir(node: &Node) -> PathBuf {
 
 /// Numbers of more queues would be too many for whoever reads them.
 const QUEUES_EXPOSED_MAX: usize = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use synod_cluster::Delivery;
+    use synod_core::jobs::{EventKind, JobId};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_happens_to_jobs_is_told_together_and_no_more_than_there_is_room_for() {
+        let (source, events) = broadcast::channel(16);
+        let stream = EventStream::default();
+        let mut heard = stream.subscribe();
+        let task = tokio::spawn(publish(3, events, stream, MonotonicClock::start()));
+        let event = |job: u64| Event {
+            index: job,
+            time_ms: 0,
+            wall_ms: 0,
+            job: JobId::new(job),
+            kind: EventKind::Ready,
+        };
+        let batch = |jobs: std::ops::Range<u64>| Arc::new(jobs.map(event).collect::<Vec<_>>());
+        source.send(batch(0..2)).expect("it listens");
+        source.send(batch(2..2_000)).expect("it listens");
+        let Some(Delivery::Event(told)) = heard.recv().await else { panic!("an event") };
+        let ClusterEvent::Jobs { group: 3, events, omitted, .. } = &*told else { panic!("{told:?}") };
+        assert_eq!((events.len(), *omitted), (EVENTS_MAX, 2_000 - EVENTS_MAX as u64));
+        assert!(events.iter().map(|event| event.index).eq(0..EVENTS_MAX as u64));
+        drop(source);
+        task.await.expect("it ends with its source");
+    }
+}

@@ -27,7 +27,7 @@ impl Processes {
         let dir =
             std::env::temp_dir().join(format!("synod-{}-{:08x}", std::process::id(), fastrand::u32(..)));
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-        let ports = (0..count).map(|_| free_ports().ok_or("no free ports were found".to_owned()));
+        let ports = (0..count).map(|_| free_ports().ok_or_else(|| "no free ports were found".to_owned()));
         let ports = ports.collect::<Result<Vec<u16>, String>>()?;
         let mut text = "registry: {namespace: processes}\ninitial_cluster:\n  nodes:\n".to_owned();
         for (index, port) in ports.iter().enumerate() {

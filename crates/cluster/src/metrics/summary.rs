@@ -57,6 +57,7 @@ impl<'a> EventSummary<'a> {
                 Self::new(MetricFamily::Gossip, "state_updated", EventResult::Ok).about(&update.member)
             }
             ClusterEvent::Grain { event, .. } => Self::of_grain(event),
+            ClusterEvent::Jobs { .. } => Self::new(MetricFamily::Storage, "jobs", EventResult::Ok),
             ClusterEvent::Objects { .. } => Self::new(MetricFamily::Storage, "objects", EventResult::Ok),
             ClusterEvent::PubSub { event, .. } => Self::of_pubsub(event),
             ClusterEvent::Remote { event, .. } => Self::of_remote(event),

@@ -10,6 +10,7 @@ use super::topology::{TopologyApplyError, TopologyUpdate};
 use crate::gossip::{GossipUpdate, GossiperEvent};
 use crate::grains::GrainEvent;
 use crate::id::{Authority, MemberId};
+use crate::jobs::Event as JobEvent;
 use crate::objects::ObjectEvent;
 use crate::pubsub::PubSubEvent;
 use crate::remote::RemoteEvent;
@@ -78,6 +79,17 @@ pub enum ClusterEvent {
         /// What happened.
         event: MembershipEvent,
         /// When.
+        observed_at: TimerInstant,
+    },
+    /// What happened to jobs of a group that this node leads, within a short while.
+    Jobs {
+        /// Which group.
+        group: u16,
+        /// What happened, in order.
+        events: Vec<JobEvent>,
+        /// How much more happened than there is room for here.
+        omitted: u64,
+        /// When the first of it did.
         observed_at: TimerInstant,
     },
     /// What happened to the objects of this node within a short while.
@@ -200,6 +212,7 @@ impl ClusterEvent {
             | Self::Gossiper { observed_at, .. }
             | Self::GossipStateUpdated { observed_at, .. }
             | Self::Grain { observed_at, .. }
+            | Self::Jobs { observed_at, .. }
             | Self::MemberQuarantined { observed_at, .. }
             | Self::MemberStatusChanged { observed_at, .. }
             | Self::Membership { observed_at, .. }

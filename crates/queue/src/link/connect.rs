@@ -8,7 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use http::uri::PathAndQuery;
 use synod_wire::queue as wire;
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::client::Grpc;
@@ -60,20 +60,21 @@ impl Seeker {
 
     /// Asks all nodes again and again, side by side, until one of them says that it leads. A node that hangs delays nobody.
     pub(super) async fn seek(&mut self) -> Connection {
+        let began = Instant::now();
         let mut searches = FuturesUnordered::new();
         for address in &self.addresses {
-            searches.push(ask(address.clone(), self.hello.clone(), self.token.clone()));
+            searches.push(ask(address.clone(), began, self.hello.clone(), self.token.clone()));
         }
         loop {
             match searches.next().await {
                 Some(Found::Leader(connection)) => return *connection,
                 Some(Found::Hint { from, leader }) => {
-                    searches.push(ask(from, self.hello.clone(), self.token.clone()));
+                    searches.push(ask(from, began, self.hello.clone(), self.token.clone()));
                     if !leader.is_empty()
                         && self.addresses.len() < ADDRESSES_MAX
                         && self.addresses.insert(leader.clone())
                     {
-                        searches.push(ask(leader, self.hello.clone(), self.token.clone()));
+                        searches.push(ask(leader, began, self.hello.clone(), self.token.clone()));
                     }
                 }
                 // Without anybody to ask there is nothing to find.
@@ -89,7 +90,7 @@ enum Found {
 }
 
 /// Asks one node until it has something to say.
-async fn ask(address: String, hello: wire::Hello, token: Token) -> Found {
+async fn ask(address: String, began: Instant, hello: wire::Hello, token: Token) -> Found {
     let mut channel = None;
     loop {
         if channel.is_none() {
@@ -99,7 +100,7 @@ async fn ask(address: String, hello: wire::Hello, token: Token) -> Found {
             match timeout(ANSWER_PATIENCE, greet(connected.clone(), &hello, &token)).await {
                 Ok(Ok(Greeted::Welcome(connection))) => return Found::Leader(connection),
                 Ok(Ok(Greeted::NotLeader(leader))) => {
-                    sleep(PAUSE).await;
+                    sleep(pause(began)).await;
                     return Found::Hint { from: address, leader };
                 }
                 Ok(Err(status)) => {
@@ -109,8 +110,13 @@ async fn ask(address: String, hello: wire::Hello, token: Token) -> Found {
                 Err(_) => channel = None,
             }
         }
-        sleep(PAUSE).await;
+        sleep(pause(began)).await;
     }
+}
+
+/// How long it takes until a node is asked again: not long while an election may be under way, longer after that.
+fn pause(began: Instant) -> Duration {
+    if began.elapsed() < ELECTION_PATIENCE { PAUSE } else { LONG_PAUSE }
 }
 
 async fn connect(address: &str) -> Option<Channel> {
@@ -155,8 +161,11 @@ async fn greet(channel: Channel, hello: &wire::Hello, token: &Token) -> Result<G
     }
 }
 
-/// How long it takes until a node is asked again.
+/// How long it takes until a node is asked again, at first.
 const PAUSE: Duration = Duration::from_millis(25);
+/// And when no leader was found for longer than an election takes.
+const LONG_PAUSE: Duration = Duration::from_millis(250);
+const ELECTION_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a node may take to say whether it leads. A leader has to write that down first.
