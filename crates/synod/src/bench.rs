@@ -1,5 +1,6 @@
 //! `synod bench`: loads that anybody can put on a cluster, with figures that can be compared.
 
+mod queue;
 mod s3;
 
 use std::process::ExitCode;
@@ -11,10 +12,13 @@ use clap::Subcommand;
 pub(crate) enum Bench {
     /// Put, get and list objects through S3, of any service that speaks it.
     S3(Box<s3::Args>),
+    /// Submit jobs and do them, of a cluster or of any server that speaks beanstalkd's protocol.
+    Queue(Box<queue::Args>),
 }
 
 pub(crate) fn run(bench: &Bench) -> ExitCode {
     match bench {
         Bench::S3(args) => s3::run(args),
+        Bench::Queue(args) => queue::run(args),
     }
 }
