@@ -239,6 +239,14 @@ pub(crate) fn with_client<'a, F>(at: &'a At, command: impl FnOnce(Client) -> F +
 where
     F: Future<Output = Result<ExitCode, ClientError>> + 'a,
 {
+    with_link(at, |config| command(Client::new(config)))
+}
+
+/// Runs a command that makes its own way to the queue.
+pub(crate) fn with_link<'a, F>(at: &'a At, command: impl FnOnce(LinkConfig) -> F + 'a) -> ExitCode
+where
+    F: Future<Output = Result<ExitCode, ClientError>> + 'a,
+{
     let token = match at.ask.token() {
         Ok(token) => token,
         Err(code) => return code,
@@ -260,8 +268,7 @@ where
             name: "synod queue".to_owned(),
             ..LinkConfig::new(shown.peers)
         };
-        let client = Client::new(config);
-        match command(client).await {
+        match command(config).await {
             Ok(code) => code,
             Err(error) => {
                 eprintln!("{RED}error:{RED:#} {error}");
