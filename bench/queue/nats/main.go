@@ -112,6 +112,7 @@ func (l load) run(ctx context.Context, number int) (*tally, error) {
 	for range l.inFlight {
 		places <- struct{}{}
 	}
+	var stops []func()
 	lanes := (l.inFlight + laneMax - 1) / laneMax
 	if l.isLife {
 		consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
@@ -126,7 +127,7 @@ func (l load) run(ctx context.Context, number int) (*tally, error) {
 			if err != nil {
 				return nil, err
 			}
-			defer stop()
+			stops = append(stops, stop)
 		}
 	}
 	publishers := make([]jetstream.JetStream, lanes)
@@ -158,6 +159,9 @@ func (l load) run(ctx context.Context, number int) (*tally, error) {
 		}
 	}
 	result.took = time.Since(began)
+	for _, stop := range stops {
+		stop()
+	}
 	return result, js.DeleteStream(ctx, name)
 }
 
@@ -282,6 +286,7 @@ func (l load) work(
 	}
 	return func() {
 		consuming.Stop()
+		<-consuming.Closed()
 		connection.Close()
 	}, nil
 }
