@@ -20,7 +20,9 @@ use crate::desk::{Desk, DeskConfig};
 use crate::jobs::Jobs;
 use crate::journal::{Journal, JournalConfig, JournalError};
 use crate::link::{Link, LinkConfig};
-use crate::raft::{Group, GroupConfig, GroupError, GroupParts, GroupStatus, Lead, NodeAddress, RaftService, TcpConnect};
+use crate::raft::{
+    Group, GroupConfig, GroupError, GroupParts, GroupStatus, Lead, NodeAddress, RaftService, TcpConnect,
+};
 use crate::service::QueueService;
 use crate::token::Token;
 
@@ -142,7 +144,8 @@ impl QueueNode {
     /// # Errors
     /// A part could not be started; then nothing runs.
     pub async fn start(options: QueueOptions, services: &QueueServices) -> Result<Self, QueueError> {
-        let QueueOptions { node, nodes, dir, groups, group, desk, limits, is_new_cluster, beanstalk } = options;
+        let QueueOptions { node, nodes, dir, groups, group, desk, limits, is_new_cluster, beanstalk } =
+            options;
         let own = nodes.iter().position(|(name, _)| *name == node);
         let Some(own) = own else { return Err(QueueError::Stranger { node }) };
         std::fs::create_dir_all(&dir).map_err(|error| QueueError::Directory { dir: dir.clone(), error })?;
@@ -178,7 +181,8 @@ impl QueueNode {
         if let Some(address) = beanstalk {
             let number = u16::try_from(own + 1).unwrap_or(u16::MAX);
             let config = BeanstalkConfig { node: number, ..BeanstalkConfig::default() };
-            let link = Link::new(LinkConfig { name: format!("beanstalkd at {node}"), ..running.link_config() });
+            let link =
+                Link::new(LinkConfig { name: format!("beanstalkd at {node}"), ..running.link_config() });
             match BeanstalkServer::bind(address, config, link).await {
                 Ok(server) => running.beanstalk = Some(server),
                 Err(error) => {

@@ -67,7 +67,8 @@ impl Cluster {
         let services = QueueServices::new("test".to_owned(), Some("peer"), Some("client"));
         let listener = TcpListener::bind(self.addresses[node]).await.expect("the port is free");
         let listener = tokio::spawn(listen(listener, services.peer_services()));
-        let nodes = self.addresses.iter().enumerate().map(|(node, address)| (name(node), address.to_string()));
+        let nodes =
+            self.addresses.iter().enumerate().map(|(node, address)| (name(node), address.to_string()));
         let mut options = QueueOptions {
             node: name(node),
             nodes: nodes.collect(),

@@ -46,12 +46,16 @@ async fn rounds(cluster: &mut Cluster, is_graceful: bool) {
         }
         // Goes on without the old leader.
         let before = done.lock().expect("a lock").len();
-        eventually("more is done", || (done.lock().expect("a lock").len() > before + 100).then_some(())).await;
+        eventually("more is done", || (done.lock().expect("a lock").len() > before + 100).then_some(()))
+            .await;
         cluster.start_node(leader).await;
     }
     *stop.lock().expect("a lock") = true;
     let acknowledged = in_time(submitting).await.expect("no panic");
-    eventually("everything is done", || (done.lock().expect("a lock").len() >= acknowledged.len()).then_some(())).await;
+    eventually("everything is done", || {
+        (done.lock().expect("a lock").len() >= acknowledged.len()).then_some(())
+    })
+    .await;
     running.stop(Duration::from_secs(10)).await;
     let done = done.lock().expect("a lock").clone();
     assert!(acknowledged.iter().all(|job| done.contains_key(job)), "nothing acknowledged is lost");

@@ -26,7 +26,9 @@ impl Raw {
         let (requests, outgoing) = mpsc::channel(16);
         let mut request = tonic::Request::new(ReceiverStream::new(outgoing));
         if let Some(token) = token {
-            request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().expect("a header"));
+            request
+                .metadata_mut()
+                .insert("authorization", format!("Bearer {token}").parse().expect("a header"));
         }
         let codec = tonic_prost::ProstCodec::<wire::Request, wire::Response>::default();
         let path = http::uri::PathAndQuery::from_static("/synod.queue.v1.Queue/Connect");
@@ -63,7 +65,10 @@ async fn nonsense_ends_a_stream_with_its_reason_and_changes_nothing() {
     let cluster = Cluster::start(1).await;
     cluster.leader().await;
     let address = cluster.client().link().seeds()[0].clone();
-    assert_eq!(Raw::open(&address, None).await.err().map(|status| status.code()), Some(Code::Unauthenticated));
+    assert_eq!(
+        Raw::open(&address, None).await.err().map(|status| status.code()),
+        Some(Code::Unauthenticated)
+    );
     let open = async || Raw::open(&address, Some("client")).await.expect("a stream");
     let raw = open().await;
     raw.say(wire::Request::default()).await;
@@ -93,7 +98,8 @@ async fn nonsense_ends_a_stream_with_its_reason_and_changes_nothing() {
     }
     let raw = open().await;
     raw.hello(0).await;
-    let flood = (1..=1_025).map(|sequence| wire::Command { sequence, op: Some(wire::command::Op::KickJob(1)) });
+    let flood =
+        (1..=1_025).map(|sequence| wire::Command { sequence, op: Some(wire::command::Op::KickJob(1)) });
     raw.say(wire::Request { commands: flood.collect(), ..Default::default() }).await;
     assert_eq!(raw.refusal().await, Code::ResourceExhausted, "a flood");
     let overview = in_time(cluster.client().overview()).await.expect("an overview");
@@ -148,7 +154,8 @@ async fn questions_are_answered_with_what_is_there() {
     assert_eq!((found.view.id, found.body.as_deref()), (job, Some(&body[..])));
     let delayed = Question::Peek { queue: queue.clone(), state: PeekState::Delayed };
     assert_eq!(in_time(client.link().ask(delayed)).await, Ok(Answer::Job(None)));
-    let Answer::Queue(Some(stats)) = in_time(client.link().ask(Question::Queue(queue))).await.expect("an answer")
+    let Answer::Queue(Some(stats)) =
+        in_time(client.link().ask(Question::Queue(queue))).await.expect("an answer")
     else {
         panic!("the queue")
     };
