@@ -11,6 +11,7 @@
 //! A [`QueueNode`] puts these together. A [`Client`] submits jobs and a [`Worker`] does them, from anywhere; clients of
 //! beanstalkd are served by every node ([`beanstalk`]). Whoever speaks to the queue does so through a [`link`], which finds
 //! the leader and follows it: an election makes calls take longer, and nothing else.
+//! Whether all that is so, [`verify`] finds out, of recordings and of the logs of nodes.
 
 #![forbid(unsafe_code)]
 
@@ -26,6 +27,7 @@ mod node;
 pub mod raft;
 mod service;
 mod token;
+pub mod verify;
 mod wire;
 mod worker;
 

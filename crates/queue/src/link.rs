@@ -80,7 +80,17 @@ pub enum SessionEvent {
     Restarted,
 }
 
+/// What became of a call, and the number under which the queue knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Numbered {
+    /// The number. `None`: the call was never sent.
+    pub token: Option<synod_core::jobs::Token>,
+    /// What became of it.
+    pub result: Result<Reply, CallError>,
+}
+
 type CallReply = oneshot::Sender<Result<Reply, CallError>>;
+type NumberedReply = oneshot::Sender<Numbered>;
 type DeliveryReply = oneshot::Sender<Result<Delivery, CallError>>;
 /// Nothing where there is nothing, and the pull does not wait.
 type PullReply = oneshot::Sender<Result<Option<Delivery>, CallError>>;
@@ -99,6 +109,10 @@ enum Ask {
     Command {
         op: wire::command::Op,
         reply: CallReply,
+    },
+    Numbered {
+        op: wire::command::Op,
+        reply: NumberedReply,
     },
     Reserve {
         session: SessionId,
@@ -171,12 +185,27 @@ impl Link {
                 self.ask(Ask::Open { session, secret, events: None, reply }).await?;
             }
             op => {
-                let nonsense = || CallError::Nonsense("the command is not one for clients".to_owned());
-                let op = write_op(op).ok_or_else(nonsense)?;
+                let op = write_op(op).ok_or_else(not_for_clients)?;
                 self.ask(Ask::Command { op, reply }).await?;
             }
         }
         Ok(async move { answered.await.unwrap_or(Err(CallError::Closed)) })
+    }
+
+    /// As [`begin`](Self::begin), and tells the number of the call in the end, for those who keep a record. Not for sessions
+    /// that are opened.
+    ///
+    /// # Errors
+    /// The link was closed, or the command is not for clients.
+    pub async fn begin_numbered(
+        &self,
+        op: Op,
+    ) -> Result<impl Future<Output = Numbered> + Send + use<>, CallError> {
+        let (reply, answered) = oneshot::channel();
+        let op = write_op(op).ok_or_else(not_for_clients)?;
+        self.ask(Ask::Numbered { op, reply }).await?;
+        let closed = Numbered { token: None, result: Err(CallError::Closed) };
+        Ok(async move { answered.await.unwrap_or(closed) })
     }
 
     /// Takes a job, if there is one or as soon as there is.
@@ -231,6 +260,10 @@ impl QueueAccess for Link {
         Self::ask(self, Ask::Question { question, reply }).await?;
         answered.await.unwrap_or(Err(CallError::Closed))
     }
+}
+
+fn not_for_clients() -> CallError {
+    CallError::Nonsense("the command is not one for clients".to_owned())
 }
 
 /// Takes a pull back that nobody waits for any more.

@@ -13,6 +13,7 @@ mod serve;
 mod sim;
 mod store;
 mod terminal;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -61,6 +62,9 @@ enum Command {
     Secret(secret::Secret),
     /// Simulate a whole cluster on a hostile network, from a seed.
     Sim(sim::Args),
+    /// Have a cluster fail in all the ways that it should survive, and check what it promised.
+    #[command(subcommand)]
+    Verify(verify::Verify),
     /// Print completions for a shell.
     Completions {
         /// The shell.
@@ -83,6 +87,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench::run(&bench),
         Command::Secret(command) => secret::run(command),
         Command::Sim(args) => sim::run(&args),
+        Command::Verify(what) => verify::run(&what),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "synod", &mut std::io::stdout());
             ExitCode::SUCCESS

@@ -107,6 +107,7 @@ pub enum SubmitAnswer {
 
 /// What should hold in a run, besides the promises that always do. Caps must not change while it lasts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Expectations {
     /// Most unfinished jobs of a client.
     pub unfinished_per_client_max: Option<u32>,
@@ -133,6 +134,7 @@ pub struct Report {
 
 /// What was looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Seen {
     /// Submits that were acknowledged, each time.
     pub accepted: u64,

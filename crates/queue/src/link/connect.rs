@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use http::uri::PathAndQuery;
+use synod_core::jobs::GatewayId;
 use synod_wire::queue as wire;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
@@ -56,6 +57,16 @@ impl Seeker {
             name: config.name.clone(),
         };
         Self { hello, token: config.token.clone(), addresses: config.seeds.iter().cloned().collect() }
+    }
+
+    /// As whom the queue knows this link.
+    pub(super) const fn gateway(&self) -> GatewayId {
+        GatewayId::new(self.hello.gateway)
+    }
+
+    /// Comes as somebody else from now on, whose numbers were never used.
+    pub(super) fn rename(&mut self) {
+        self.hello.gateway = fastrand::u64(1..);
     }
 
     /// Asks all nodes again and again, side by side, until one of them says that it leads. A node that hangs delays nobody.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use synod_core::jobs::{Delivery, Fence, JobId, Reply, SessionId};
+use synod_core::jobs::{Delivery, Fence, GatewayId, JobId, Reply, SessionId, Token};
 use synod_wire::queue as wire;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -12,7 +12,9 @@ use tokio::time::{Instant, sleep_until};
 use super::connect::{Connection, Seeker};
 use super::ledger::Ledger;
 use super::outbox::Outbox;
-use super::{Ask, CallReply, DeliveryReply, LinkConfig, PullReply, SessionEvent, Wish};
+use super::{
+    Ask, CallReply, DeliveryReply, LinkConfig, Numbered, NumberedReply, PullReply, SessionEvent, Wish,
+};
 use crate::access::{Answer, CallError, Question};
 use crate::wire::{assignment, read_delivery, read_outcome, refusal, write_held};
 
@@ -25,6 +27,8 @@ struct Pending {
 /// Who wants to know what became of a command.
 enum To {
     Caller(CallReply),
+    /// Somebody who wants to know the number too.
+    Witness(NumberedReply),
     Reserver(DeliveryReply),
     /// The driver: a session is opened again.
     Reopened(SessionId),
@@ -49,6 +53,10 @@ struct Session {
 
 pub(super) struct Driver {
     config: Arc<LinkConfig>,
+    /// Who numbers.
+    gateway: GatewayId,
+    /// Whether the queue has ever known that gateway.
+    is_welcomed: bool,
     ledger: Ledger<Pending>,
     /// Commands of the driver itself, for which there is no number yet.
     backlog: VecDeque<Pending>,
@@ -70,6 +78,8 @@ pub(super) async fn run(config: Arc<LinkConfig>, mut asks: mpsc::Receiver<Ask>) 
     let mut seeker = Seeker::new(&config);
     let mut driver = Driver {
         config,
+        gateway: seeker.gateway(),
+        is_welcomed: false,
         ledger: Ledger::new(),
         backlog: VecDeque::new(),
         questions: HashMap::new(),
@@ -83,19 +93,30 @@ pub(super) async fn run(config: Arc<LinkConfig>, mut asks: mpsc::Receiver<Ask>) 
         window: WINDOW_BEFORE_WELCOME,
     };
     loop {
-        let mut seeking = std::pin::pin!(seeker.seek());
-        let connection = loop {
-            let expiry = driver.next_expiry();
-            tokio::select! {
-                connection = &mut seeking => break connection,
-                ask = asks.recv(), if driver.has_room() => match ask {
-                    Some(ask) => driver.take(ask),
-                    // Nobody is left to hear what becomes of anything.
-                    None => return,
-                },
-                () = sleep_until(expiry), if driver.has_patience_to_lose() => driver.expire(),
+        let connection = {
+            let mut seeking = std::pin::pin!(seeker.seek());
+            loop {
+                let expiry = driver.next_expiry();
+                tokio::select! {
+                    connection = &mut seeking => break connection,
+                    ask = asks.recv(), if driver.has_room() => match ask {
+                        Some(ask) => driver.take(ask),
+                        // Nobody is left to hear what becomes of anything.
+                        None => return,
+                    },
+                    () = sleep_until(expiry), if driver.has_patience_to_lose() => driver.expire(),
+                }
             }
         };
+        if driver.is_welcomed && !connection.is_resumed {
+            // The queue has forgotten the gateway. Its numbers are not used a second time, so that each means one command.
+            connection.close().await;
+            driver.begin_anew();
+            seeker.rename();
+            driver.gateway = seeker.gateway();
+            continue;
+        }
+        driver.is_welcomed = true;
         if driver.serve(connection, &mut asks).await {
             return;
         }
@@ -165,18 +186,20 @@ impl Driver {
         }
     }
 
+    /// Numbers from 1 again, as another gateway. What was sent may have been done, and cannot be sent again.
+    fn begin_anew(&mut self) {
+        for (sequence, pending) in self.ledger.renumber() {
+            self.settle(Some(sequence), pending, Err(CallError::NoLeader));
+        }
+        self.is_welcomed = false;
+    }
+
     /// Says again what has no outcome.
     fn begin(&mut self, connection: &Connection) {
         self.window = connection.window;
         self.is_connected = true;
         self.outbox = Outbox::default();
         self.reserved.clear();
-        if !connection.is_resumed {
-            // The queue does not know these numbers: what was sent may have been done, and cannot be sent again.
-            for pending in self.ledger.renumber() {
-                self.settle(pending, Err(CallError::NoLeader));
-            }
-        }
         let stale: Vec<u64> = self
             .ledger
             .iter_mut()
@@ -210,6 +233,7 @@ impl Driver {
     fn take(&mut self, ask: Ask) {
         match ask {
             Ask::Command { op, reply } => self.send(Pending { op, to: To::Caller(reply) }),
+            Ask::Numbered { op, reply } => self.send(Pending { op, to: To::Witness(reply) }),
             Ask::Reserve { session, job, reply } => {
                 let reserve = wire::Reserve { session: session.get(), job: job.get() };
                 let op = wire::command::Op::Reserve(reserve);
@@ -280,7 +304,7 @@ impl Driver {
                 // Whoever does not wait any more finds the job when its lease ends.
                 drop(reply.send(result.and_then(|_| job.ok_or_else(missing))));
             } else {
-                self.settle(pending, result);
+                self.settle(Some(outcome.sequence), pending, result);
             }
         }
         for end in response.pull_ends {
@@ -337,8 +361,8 @@ impl Driver {
         }
     }
 
-    /// Tells what became of a command, and draws the conclusions.
-    fn settle(&mut self, pending: Pending, result: Result<Reply, CallError>) {
+    /// Tells what became of a command, and draws the conclusions. Without a number it was never sent.
+    fn settle(&mut self, sequence: Option<u64>, pending: Pending, result: Result<Reply, CallError>) {
         use wire::command::Op;
         let is_known = matches!(result, Ok(_) | Err(CallError::Refused(_)));
         match &pending.op {
@@ -360,6 +384,10 @@ impl Driver {
         match pending.to {
             // Whoever asked may not wait any more.
             To::Caller(reply) => drop(reply.send(result)),
+            To::Witness(reply) => {
+                let token = sequence.map(|sequence| Token { gateway: self.gateway, sequence });
+                drop(reply.send(Numbered { token, result }));
+            }
             To::Reserver(reply) => drop(reply.send(Err(result.err().unwrap_or(CallError::NoLeader)))),
             To::Reopened(session) => {
                 if result == Ok(Reply::Opened { is_resumed: false }) {
@@ -413,8 +441,9 @@ impl Driver {
     /// Gives up on what has taken too long.
     fn expire(&mut self) {
         let Some(before) = Instant::now().checked_sub(self.config.patience) else { return };
-        for pending in self.ledger.expire(before) {
-            self.settle(pending, Err(CallError::NoLeader));
+        for (sequence, entry) in self.ledger.expire(before) {
+            let sequence = entry.is_sent.then_some(sequence);
+            self.settle(sequence, entry.item, Err(CallError::NoLeader));
         }
         let late: Vec<u64> =
             self.questions.iter().filter(|(_, asked)| asked.since <= before).map(|(id, _)| *id).collect();

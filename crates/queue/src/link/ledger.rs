@@ -52,26 +52,28 @@ impl<T> Ledger<T> {
         self.places.front()?.as_ref().map(|entry| entry.since)
     }
 
-    /// Takes out those that came before a time.
-    pub(super) fn expire(&mut self, before: Instant) -> Vec<T> {
+    /// Takes out those that came before a time, with their numbers.
+    pub(super) fn expire(&mut self, before: Instant) -> Vec<(u64, Entry<T>)> {
         let mut expired = Vec::new();
         while let Some(Some(entry)) = self.places.front()
             && entry.since <= before
         {
-            expired.extend(self.places.pop_front().flatten().map(|entry| entry.item));
+            expired.extend(self.places.pop_front().flatten().map(|entry| (self.first, entry)));
             self.first += 1;
             self.drop_gaps();
         }
         expired
     }
 
-    /// Begins anew with the numbers; those that were sent are taken out, for nobody knows what became of them.
-    pub(super) fn renumber(&mut self) -> Vec<T> {
+    /// Begins anew with the numbers; those that were sent are taken out, with the numbers that they had, for nobody knows
+    /// what became of them.
+    pub(super) fn renumber(&mut self) -> Vec<(u64, T)> {
+        let numbered = (self.first..).zip(self.places.drain(..));
+        let numbered = numbered.filter_map(|(number, entry)| entry.map(|entry| (number, entry)));
+        let (sent, unsent): (Vec<_>, Vec<_>) = numbered.partition(|(_, entry)| entry.is_sent);
         self.first = 1;
-        let (sent, unsent): (Vec<_>, Vec<_>) =
-            self.places.drain(..).flatten().partition(|entry| entry.is_sent);
-        self.places = unsent.into_iter().map(Some).collect();
-        sent.into_iter().map(|entry| entry.item).collect()
+        self.places = unsent.into_iter().map(|(_, entry)| Some(entry)).collect();
+        sent.into_iter().map(|(number, entry)| (number, entry.item)).collect()
     }
 
     fn drop_gaps(&mut self) {
@@ -99,13 +101,17 @@ mod tests {
         assert_eq!(ledger.remove(3), Some("c"));
         assert_eq!((ledger.remove(3), ledger.remove(0), ledger.remove(9)), (None, None, None));
         assert_eq!(ledger.span(), 4);
-        assert_eq!(ledger.expire(start + Duration::from_secs(1)), ["a", "b"]);
+        let expired = ledger.expire(start + Duration::from_secs(1)).into_iter();
+        assert_eq!(
+            expired.map(|(number, entry)| (number, entry.item)).collect::<Vec<_>>(),
+            [(1, "a"), (2, "b")]
+        );
         assert_eq!(ledger.span(), 1, "the gap behind them went too");
         assert_eq!(ledger.push(start, false, "e"), 5);
         for (number, entry) in ledger.iter_mut() {
             entry.is_sent = number == 4;
         }
-        assert_eq!(ledger.renumber(), ["d"]);
+        assert_eq!(ledger.renumber(), [(4, "d")]);
         assert_eq!(
             ledger.iter_mut().map(|(number, entry)| (number, entry.item)).collect::<Vec<_>>(),
             [(1, "e")]

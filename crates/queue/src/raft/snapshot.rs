@@ -16,7 +16,8 @@ use prost::Message as _;
 use synod_wire::raft as wire;
 
 use super::machine::Machine;
-use super::types::{LogId, StoredMembers, nonsense, read_header, write_header, write_id};
+use super::types::{LogId, StoredMembers, entry_id, nonsense, read_header, write_header, write_id};
+use crate::journal::EntryId;
 
 /// A snapshot that can be read.
 #[derive(Debug)]
@@ -82,11 +83,30 @@ pub(crate) fn adopt(dir: &Path, path: &Path, last: Option<&LogId>) -> io::Result
 /// The newest snapshot of a directory. Removes what a crash has left of those that were being written.
 pub(crate) fn newest(dir: &Path) -> io::Result<Option<PathBuf>> {
     fs::create_dir_all(dir)?;
-    let mut found = Vec::new();
     for name in names(dir)? {
         if name.starts_with(TEMPORARY) {
             fs::remove_file(dir.join(&name))?;
-        } else if let Some((term, index)) = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')) {
+        }
+    }
+    find(dir)
+}
+
+/// The machine of the newest snapshot of a directory that nobody uses, and the last entry in it. Changes nothing.
+pub(crate) fn look_into<M: Machine>(dir: &Path, group: u16) -> io::Result<Option<(EntryId, M)>> {
+    if !dir.try_exists()? {
+        return Ok(None);
+    }
+    let Some(path) = find(dir)? else { return Ok(None) };
+    let (_, (last, _)) = open(&path, group)?;
+    verify(&path)?;
+    let machine = read(&path, group)?;
+    Ok(last.map(|last| (entry_id(&last), machine)))
+}
+
+fn find(dir: &Path) -> io::Result<Option<PathBuf>> {
+    let mut found = Vec::new();
+    for name in names(dir)? {
+        if let Some((term, index)) = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')) {
             let (term, index) = (term.parse::<u64>().ok(), index.parse::<u64>().ok());
             found.extend(term.zip(index).map(|(term, index)| (index, term, dir.join(&name))));
         }

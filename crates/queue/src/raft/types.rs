@@ -127,6 +127,14 @@ pub(crate) fn read_entry(entry: journal::Entry) -> io::Result<Entry> {
     Ok(openraft::Entry { log_id: log_id(entry.id), payload })
 }
 
+/// What an entry of the journal does to the machine. `None`: it concerns the group alone.
+pub(crate) fn command_of(entry: journal::Entry) -> io::Result<Option<Bytes>> {
+    match read_payload(entry.kind, entry.body)? {
+        EntryPayload::Normal(command) => Ok(Some(command.0)),
+        EntryPayload::Blank | EntryPayload::Membership(_) => Ok(None),
+    }
+}
+
 pub(crate) fn write_entry(entry: Entry) -> wire::Entry {
     let (kind, body) = write_payload(entry.payload);
     wire::Entry { term: entry.log_id.leader_id.term, index: entry.log_id.index, kind: kind.into(), body }

@@ -3,4 +3,5 @@
 mod cluster;
 mod failover;
 mod protocol;
+mod verify;
 mod workers;
