@@ -5,7 +5,7 @@ mod gateway;
 mod inspect;
 mod jobs;
 mod key;
-mod processes;
+mod nodes;
 mod queue;
 mod quickstart;
 mod secret;

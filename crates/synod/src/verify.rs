@@ -5,7 +5,6 @@
 
 mod faults;
 mod load;
-mod nodes;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,8 +16,8 @@ use synod_queue::verify::{History, Recording, Report, hashed, replay, verify};
 
 use self::faults::Faults;
 use self::load::{Load, LoadDone};
-use self::nodes::Nodes;
 use crate::inspect::{json, print};
+use crate::nodes::Nodes;
 use crate::terminal::{GREEN, RED, USAGE_ERROR, with_runtime};
 
 /// What to verify.

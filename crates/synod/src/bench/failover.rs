@@ -16,7 +16,7 @@ use synod_queue::{Client, Job, Worker};
 use tokio::time::{Instant, sleep};
 
 use crate::inspect::{json, print};
-use crate::processes::Processes;
+use crate::nodes::Nodes;
 use crate::terminal::{GREEN, RED, with_runtime};
 
 /// Arguments of `synod bench failover`.
@@ -25,9 +25,9 @@ pub(crate) struct Args {
     /// How often a leader is lost.
     #[arg(long, default_value_t = 50)]
     kills: usize,
-    /// How many nodes.
-    #[arg(long, default_value_t = 3)]
-    nodes: usize,
+    /// How many nodes, 3 to 9.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(3..=9))]
+    nodes: u8,
     /// Tell leaders to leave instead of killing them.
     #[arg(long)]
     graceful: bool,
@@ -98,9 +98,21 @@ struct Seen {
 }
 
 async fn measure(args: &Args) -> Result<Report, String> {
-    let mut nodes = Processes::start(args.nodes).await?;
+    let dir = std::env::temp_dir().join(format!("synod-failover-{}", std::process::id()));
+    let measured = measure_in(args, &dir).await;
+    // It is in the temporary directory either way.
+    drop(std::fs::remove_dir_all(&dir));
+    measured
+}
+
+async fn measure_in(args: &Args, dir: &std::path::Path) -> Result<Report, String> {
+    let text = |error: std::io::Error| error.to_string();
+    let mut nodes =
+        Nodes::lay_out(dir, std::env::current_exe().map_err(text)?, args.nodes.into()).map_err(text)?;
+    nodes.start_all().map_err(text)?;
+    nodes.until_whole().await?;
     let seen = Arc::new(Seen::default());
-    let client = nodes.client("bench failover");
+    let client = nodes.client("bench failover", PATIENCE);
     let done = Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
     let (noted, counted) = (Arc::clone(&done), Arc::clone(&seen));
     let worker = Worker::new(&client).concurrency(64).queue(QUEUE).map_err(|error| error.to_string())?;
@@ -110,7 +122,7 @@ async fn measure(args: &Args) -> Result<Report, String> {
         async {}
     });
     let running = running.await.map_err(|error| error.to_string())?;
-    let load = tokio::spawn(load(nodes.client("load"), args.load, Arc::clone(&seen)));
+    let load = tokio::spawn(load(nodes.client("load", PATIENCE), args.load, Arc::clone(&seen)));
     let mut waits = Vec::new();
     for round in 1..=args.kills {
         let leader = nodes.until_whole().await?;
@@ -125,7 +137,7 @@ async fn measure(args: &Args) -> Result<Report, String> {
             left?;
             longest?
         } else {
-            nodes.kill(leader);
+            nodes.kill(leader).map_err(text)?;
             let (submitted, wait) = submitted.await;
             (submitted.map_err(|error| error.to_string())?, wait)
         };
@@ -134,7 +146,7 @@ async fn measure(args: &Args) -> Result<Report, String> {
         if !args.json {
             eprintln!("{round:>3}  node{}  {:>6.0} ms", leader + 1, wait.as_secs_f64() * 1e3);
         }
-        nodes.run(leader)?;
+        nodes.start(leader).map_err(text)?;
     }
     seen.is_over.store(true, Ordering::Relaxed);
     load.await.map_err(|error| error.to_string())?;
@@ -195,6 +207,8 @@ async fn load(client: Client, at_once: usize, seen: Arc<Seen>) {
 
 const QUEUE: &str = "bench";
 const BODY_BYTES: usize = 200;
+/// How long a call may take.
+const PATIENCE: Duration = Duration::from_secs(30);
 const DRAIN_PATIENCE: Duration = Duration::from_secs(60);
 /// For how long calls are watched while a leader leaves.
 const GRACEFUL_LOOK: Duration = Duration::from_secs(2);

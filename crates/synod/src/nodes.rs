@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use synod_queue::Client;
+use synod_queue::link::LinkConfig;
 use synod_store::http_client::get_json;
 
 use crate::jobs::QueueJson;
 
 /// Some nodes, of which any may be down.
 #[derive(Debug)]
-pub(super) struct Nodes {
+pub(crate) struct Nodes {
     dir: PathBuf,
     synod: PathBuf,
     nodes: Vec<Node>,
@@ -28,7 +30,7 @@ struct Node {
 
 impl Nodes {
     /// Makes the directory and the configuration. Nothing runs yet.
-    pub(super) fn lay_out(dir: &Path, synod: PathBuf, count: usize) -> io::Result<Self> {
+    pub(crate) fn lay_out(dir: &Path, synod: PathBuf, count: usize) -> io::Result<Self> {
         fs::create_dir_all(dir)?;
         let mut nodes = Vec::new();
         let mut next_port = PORT_FIRST + std::process::id() % 500 * PORTS_PER_NODE * 9;
@@ -53,23 +55,24 @@ initial_cluster:
         Ok(Self { dir: dir.into(), synod, nodes })
     }
 
-    pub(super) fn start_all(&mut self) -> io::Result<()> {
+    pub(crate) fn start_all(&mut self) -> io::Result<()> {
         (0..self.nodes.len()).try_for_each(|node| self.start(node))
     }
 
     /// Starts a node that is down.
-    pub(super) fn start(&mut self, node: usize) -> io::Result<()> {
+    pub(crate) fn start(&mut self, node: usize) -> io::Result<()> {
         let Node { name, process, .. } = &mut self.nodes[node];
         let log = OpenOptions::new().create(true).append(true).open(self.dir.join(format!("{name}.log")))?;
         let arguments = ["start", "--conf", CONFIG, "--node", name, "--leave-patience", "2"];
         let mut command = Command::new(&self.synod);
-        let command = command.args(arguments).current_dir(&self.dir).stdin(Stdio::null()).stdout(Stdio::null());
+        let command =
+            command.args(arguments).current_dir(&self.dir).stdin(Stdio::null()).stdout(Stdio::null());
         *process = Some(command.stderr(log).spawn()?);
         Ok(())
     }
 
     /// Starts those again that ended though nobody killed them, and tells how many.
-    pub(super) fn revive(&mut self) -> io::Result<u32> {
+    pub(crate) fn revive(&mut self) -> io::Result<u32> {
         let mut revived = 0;
         for node in 0..self.nodes.len() {
             let process = self.nodes[node].process.as_mut();
@@ -82,7 +85,7 @@ initial_cluster:
     }
 
     /// kill -9.
-    pub(super) fn kill(&mut self, node: usize) -> io::Result<()> {
+    pub(crate) fn kill(&mut self, node: usize) -> io::Result<()> {
         if let Some(mut process) = self.nodes[node].process.take() {
             process.kill()?;
             process.wait()?;
@@ -91,14 +94,14 @@ initial_cluster:
     }
 
     /// Sends a signal by its name.
-    pub(super) fn signal(&self, node: usize, signal: &str) -> io::Result<()> {
+    pub(crate) fn signal(&self, node: usize, signal: &str) -> io::Result<()> {
         let Some(process) = &self.nodes[node].process else { return Ok(()) };
         let sent = Command::new("kill").args(["-s", signal, &process.id().to_string()]).status()?;
         if sent.success() { Ok(()) } else { Err(io::Error::other(format!("SIG{signal} could not be sent"))) }
     }
 
     /// Has all leave, and waits for that.
-    pub(super) async fn stop(&mut self) {
+    pub(crate) async fn stop(&mut self) {
         for node in 0..self.nodes.len() {
             // One that is gone already has nothing to hear.
             drop(self.signal(node, "TERM"));
@@ -115,25 +118,68 @@ initial_cluster:
         }
     }
 
-    pub(super) fn count(&self) -> usize {
+    /// Asks a node to leave, and waits until it has.
+    pub(crate) async fn leave(&mut self, node: usize) -> Result<(), String> {
+        self.signal(node, "TERM").map_err(|error| error.to_string())?;
+        let deadline = Instant::now() + PATIENCE;
+        while let Some(process) = &mut self.nodes[node].process {
+            if !matches!(process.try_wait(), Ok(None)) {
+                self.nodes[node].process = None;
+            } else if Instant::now() > deadline {
+                return Err(format!("{} did not leave for {} s", self.name(node), PATIENCE.as_secs()));
+            } else {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// A client of the queue that knows all nodes.
+    pub(crate) fn client(&self, name: &str, patience: Duration) -> Client {
+        let peers = self.nodes.iter().map(|node| format!("{}:{}", node.api.ip(), node.api.port() + 1));
+        Client::new(LinkConfig { name: name.to_owned(), patience, ..LinkConfig::new(peers) })
+    }
+
+    /// Waits until there is a leader, which it tells, and all nodes have what it has, but for what is on its way.
+    pub(crate) async fn until_whole(&mut self) -> Result<usize, String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let leader = self.until_served().await?;
+            let mut applied = Vec::new();
+            for api in self.apis() {
+                let seen = look(api).await.and_then(|seen| Some(seen.groups.first()?.applied_index));
+                applied.push(seen);
+            }
+            let first = applied.iter().flatten().max().copied().unwrap_or(0);
+            if applied.iter().all(|one| one.is_some_and(|one| one + NEAR >= first)) {
+                return Ok(leader);
+            }
+            if Instant::now() > deadline {
+                return Err(format!("a node did not catch up for {} s", PATIENCE.as_secs()));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
         self.nodes.len()
     }
 
-    pub(super) fn name(&self, node: usize) -> &str {
+    pub(crate) fn name(&self, node: usize) -> &str {
         &self.nodes[node].name
     }
 
-    pub(super) fn apis(&self) -> Vec<SocketAddr> {
+    pub(crate) fn apis(&self) -> Vec<SocketAddr> {
         self.nodes.iter().map(|node| node.api).collect()
     }
 
     /// Where each node keeps its part of the queue.
-    pub(super) fn queue_dirs(&self) -> Vec<PathBuf> {
+    pub(crate) fn queue_dirs(&self) -> Vec<PathBuf> {
         self.nodes.iter().map(|node| self.dir.join(&node.name).join("queue")).collect()
     }
 
     /// The node that leads, if one says so. All are asked at once: one that is frozen does not answer.
-    pub(super) async fn leader(&self) -> Option<usize> {
+    pub(crate) async fn leader(&self) -> Option<usize> {
         let mut asked = tokio::task::JoinSet::new();
         for (node, api) in self.apis().into_iter().enumerate() {
             asked.spawn(async move { (node, look(api).await) });
@@ -150,7 +196,7 @@ initial_cluster:
     }
 
     /// Waits until there is a leader, which it tells. Starts nodes again that have ended.
-    pub(super) async fn until_served(&mut self) -> Result<usize, String> {
+    pub(crate) async fn until_served(&mut self) -> Result<usize, String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(leader) = self.leader().await {
@@ -175,7 +221,7 @@ impl Drop for Nodes {
 }
 
 /// The queue as a node sees it, if it answers.
-pub(super) async fn look(api: SocketAddr) -> Option<QueueJson> {
+pub(crate) async fn look(api: SocketAddr) -> Option<QueueJson> {
     get_json(&format!("http://{api}/v1/queue"), LOOK_TIMEOUT).await.ok()
 }
 
@@ -204,3 +250,5 @@ const PORT_LAST: u32 = 32_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
 const LOOK_TIMEOUT: Duration = Duration::from_millis(500);
+/// A replica that is behind by so few entries, under load, has caught up.
+const NEAR: u64 = 50;
