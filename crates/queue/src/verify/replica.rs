@@ -249,7 +249,7 @@ impl Terms {
     fn shared_with(&self, other: &Self) -> Option<u64> {
         let own = (self.first..).zip(&self.terms);
         let shared = own.take_while(|(index, term)| *index < other.end() && other.has(*index, **term));
-        shared.last().map(|(index, _)| index).or(self.first.checked_sub(1))
+        shared.last().map(|(index, _)| index).or_else(|| self.first.checked_sub(1))
     }
 }
 

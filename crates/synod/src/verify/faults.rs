@@ -23,7 +23,11 @@ pub(super) struct Faults {
 }
 
 /// Does one thing after the other until it is time.
-pub(super) async fn strike(nodes: &mut Nodes, rng: &mut fastrand::Rng, until: Instant) -> Result<Faults, String> {
+pub(super) async fn strike(
+    nodes: &mut Nodes,
+    rng: &mut fastrand::Rng,
+    until: Instant,
+) -> Result<Faults, String> {
     let began = Instant::now();
     let mut faults = Faults::default();
     let say = |what: &str| eprintln!("{:>6.1} s  {what}", began.elapsed().as_secs_f64());

@@ -65,7 +65,11 @@ impl Shared {
 
 impl Load {
     /// Sets the queues up and begins.
-    pub(super) async fn start(apis: Vec<SocketAddr>, history: History, mut rng: fastrand::Rng) -> Result<Self, String> {
+    pub(super) async fn start(
+        apis: Vec<SocketAddr>,
+        history: History,
+        mut rng: fastrand::Rng,
+    ) -> Result<Self, String> {
         let mut peers = Vec::new();
         for api in &apis {
             peers.extend(look(*api).await.into_iter().flat_map(|seen| seen.peers));
@@ -80,7 +84,8 @@ impl Load {
             unanswered: AtomicU64::new(0),
             vanished: AtomicU64::new(0),
         });
-        history.expect(set_up(&shared).await.map_err(|error| format!("the queues could not be set: {error}"))?);
+        history
+            .expect(set_up(&shared).await.map_err(|error| format!("the queues could not be set: {error}"))?);
         let mut clients = JoinSet::new();
         for number in 1..=CLIENTS {
             clients.spawn(client(Arc::clone(&shared), ClientId::new(number), rng.fork()));
@@ -104,13 +109,15 @@ impl Load {
         let is_drained = drain(&client).await;
         // Without a drain, whatever is left is somewhere: nobody can list it while it moves.
         if is_drained {
-            let left = dead(&client).await.map_err(|error| format!("the dead could not be listed: {error}"))?;
+            let left =
+                dead(&client).await.map_err(|error| format!("the dead could not be listed: {error}"))?;
             left.into_iter().for_each(|job| shared.history.saw(Record::Left { job }));
         }
         let expectations = shared.history.recording().map_err(|error| error.to_string())?.expectations;
         shared.history.expect(Expectations { has_listing: is_drained, is_drained: true, ..expectations });
         shared.is_over.store(true, Ordering::Relaxed);
-        let joined = tokio::task::spawn_blocking(move || workers.into_iter().all(|worker| worker.join().is_ok()));
+        let joined =
+            tokio::task::spawn_blocking(move || workers.into_iter().all(|worker| worker.join().is_ok()));
         if !joined.await.unwrap_or(false) {
             return Err("a worker of the load ended with a panic".to_owned());
         }
@@ -198,7 +205,9 @@ async fn look_around(shared: Arc<Shared>, apis: Vec<SocketAddr>) -> BTreeSet<u64
     let mut terms = BTreeSet::new();
     while !shared.is_over.load(Ordering::Relaxed) {
         for (replica, api) in (1..).zip(&apis) {
-            let Some(group) = look(*api).await.and_then(|seen| seen.groups.into_iter().next()) else { continue };
+            let Some(group) = look(*api).await.and_then(|seen| seen.groups.into_iter().next()) else {
+                continue;
+            };
             if group.leads {
                 terms.insert(group.term);
             }
@@ -218,9 +227,10 @@ async fn drain(client: &Client) -> bool {
     let deadline = Instant::now() + DRAIN_PATIENCE;
     let mut quiet = 0;
     while quiet < 3 && Instant::now() < deadline {
-        let is_quiet = client.queues().await.is_ok_and(|queues| {
-            queues.iter().all(|queue| queue.ready + queue.reserved + queue.delayed == 0)
-        });
+        let is_quiet = client
+            .queues()
+            .await
+            .is_ok_and(|queues| queues.iter().all(|queue| queue.ready + queue.reserved + queue.delayed == 0));
         quiet = if is_quiet { quiet + 1 } else { 0 };
         tokio::time::sleep(LOOK_EVERY).await;
     }

@@ -27,7 +27,8 @@ enum Kind {
 
 /// Works until the load is over.
 pub(super) fn run(shared: &Arc<Shared>, number: u64, mut rng: fastrand::Rng) {
-    let kind = [Kind::Good, Kind::Picky, Kind::Slow, Kind::Fleeting][usize::try_from(number % 4).unwrap_or(0)];
+    let kind =
+        [Kind::Good, Kind::Picky, Kind::Slow, Kind::Fleeting][usize::try_from(number % 4).unwrap_or(0)];
     while !shared.is_over.load(Ordering::Relaxed) {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
         let life = Duration::from_millis(rng.u64(1_000..5_000));
