@@ -178,24 +178,26 @@ initial_cluster:
         self.nodes.iter().map(|node| self.dir.join(&node.name).join("queue")).collect()
     }
 
-    /// The node that leads, if one says so. All are asked at once: one that is frozen does not answer.
-    pub(crate) async fn leader(&self) -> Option<usize> {
+    /// The node that leads, if one says so and all others know of a leader: then none is missing. All are asked at once, for
+    /// one that is frozen does not answer.
+    async fn leader(&self) -> Option<usize> {
         let mut asked = tokio::task::JoinSet::new();
         for (node, api) in self.apis().into_iter().enumerate() {
             asked.spawn(async move { (node, look(api).await) });
         }
-        let mut leaders = Vec::new();
+        let (mut leader, mut following) = (None, 0);
         while let Some(answer) = asked.join_next().await {
-            if let Ok((node, Some(seen))) = answer {
-                let first = seen.groups.first();
-                let leads = first.filter(|group| group.leads && group.serves && group.voters.len() >= 3);
-                leaders.extend(leads.map(|group| (group.term, node)));
+            let Ok((node, Some(seen))) = answer else { continue };
+            let Some(group) = seen.groups.first() else { continue };
+            following += usize::from(group.leader.is_some());
+            if group.leads && group.serves && group.voters.len() >= 3 {
+                leader = leader.max(Some((group.term, node)));
             }
         }
-        leaders.into_iter().max().map(|(_, node)| node)
+        leader.filter(|_| following == self.nodes.len()).map(|(_, node)| node)
     }
 
-    /// Waits until there is a leader, which it tells. Starts nodes again that have ended.
+    /// Waits until no node is missing, and tells which one leads. Starts nodes again that have ended.
     pub(crate) async fn until_served(&mut self) -> Result<usize, String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -203,7 +205,7 @@ initial_cluster:
                 return Ok(leader);
             }
             if Instant::now() > deadline {
-                return Err(format!("there was no leader for {} s", PATIENCE.as_secs()));
+                return Err(format!("not all nodes were there, with a leader, for {} s", PATIENCE.as_secs()));
             }
             self.revive().map_err(|error| error.to_string())?;
             tokio::time::sleep(PAUSE).await;
