@@ -73,6 +73,9 @@ impl GroupConfig {
             election_timeout_max: self.election_ms.end,
             heartbeat_interval: self.heartbeat_ms,
             enable_pre_vote: Some(true),
+            // A leader that comes back must be elected anew. In its old term it would give indexes again that it had given
+            // to entries which it sent to others and lost itself, before they were on its disk.
+            enable_leader_restore: Some(false),
             // Of the whole of sending and installing one.
             install_snapshot_timeout: 600_000,
             // Both go by the bytes of the log, which the engine does not count.
