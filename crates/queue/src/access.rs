@@ -5,7 +5,8 @@ use std::future::Future;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use synod_core::jobs::{
-    DeadCursor, Delivery, JobId, JobView, Op, QueueName, QueueStats, Refusal, Reply, SessionId, Totals,
+    DeadCursor, Delivery, JobId, JobQueue, JobView, Op, QueueName, QueueStats, Refusal, Reply, SessionId,
+    Totals,
 };
 
 /// A queue that can be used: through the leader of its group, in this process or not.
@@ -159,3 +160,45 @@ pub enum CallError {
     #[error("the leader's answer makes no sense: {0}")]
     Nonsense(String),
 }
+
+/// Looks something up in the state.
+pub(crate) fn look(queue: &JobQueue, question: Question) -> Answer {
+    let job = |id, with_body: bool| {
+        queue.job(id).map(|view| {
+            let body = if with_body { queue.body(id) } else { None };
+            Box::new(JobAnswer { view, time_ms: queue.time_ms(), body })
+        })
+    };
+    match question {
+        Question::Overview => Answer::Overview(Box::new(Overview {
+            index: queue.index(),
+            time_ms: queue.time_ms(),
+            totals: queue.totals(),
+            jobs: queue.job_count() as u64,
+            bytes: queue.body_bytes(),
+            body_bytes_max: queue.limits().body_bytes_max,
+            queues: queue.queues().count() as u64,
+            sessions: queue.sessions().count() as u64,
+            is_draining: queue.is_draining(),
+        })),
+        Question::Queues => Answer::Queues(queue.queues().collect()),
+        Question::Queue(name) => Answer::Queue(queue.queue(&name).map(Box::new)),
+        Question::Job { job: id, with_body } => Answer::Job(job(id, with_body)),
+        Question::Peek { queue: name, state } => {
+            let found = match state {
+                PeekState::Ready => queue.peek_ready(&name),
+                PeekState::Delayed => queue.peek_delayed(&name),
+                PeekState::Dead => queue.peek_dead(&name),
+            };
+            Answer::Job(found.and_then(|id| job(id, true)))
+        }
+        Question::Dead { queue: name, after, count } => {
+            let count = usize::try_from(count).unwrap_or(usize::MAX).min(DEAD_PAGE_MAX);
+            let (jobs, more) = queue.list_dead(&name, after, count);
+            Answer::Dead { jobs, more }
+        }
+    }
+}
+
+/// Most dead jobs that are listed at once.
+const DEAD_PAGE_MAX: usize = 1_000;

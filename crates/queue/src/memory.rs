@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
-use crate::access::{Answer, CallError, JobAnswer, Overview, PeekState, Question, QueueAccess};
+use crate::access::{Answer, CallError, Question, QueueAccess, look};
 
 /// A queue in the memory of this process. Its clones are the same queue.
 ///
@@ -95,7 +95,7 @@ impl QueueAccess for MemoryQueue {
     async fn ask(&self, question: Question) -> Result<Answer, CallError> {
         // What is due by now has happened for whoever asks now.
         self.shared.apply(Op::Tick).0?;
-        Ok(self.shared.state().answer(question))
+        Ok(look(&self.shared.state().queue, question))
     }
 }
 
@@ -130,46 +130,6 @@ impl Shared {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn answer(&self, question: Question) -> Answer {
-        let queue = &self.queue;
-        match question {
-            Question::Overview => Answer::Overview(Box::new(Overview {
-                index: queue.index(),
-                time_ms: queue.time_ms(),
-                totals: queue.totals(),
-                jobs: queue.job_count() as u64,
-                bytes: queue.body_bytes(),
-                body_bytes_max: queue.limits().body_bytes_max,
-                queues: queue.queues().count() as u64,
-                sessions: queue.sessions().count() as u64,
-                is_draining: queue.is_draining(),
-            })),
-            Question::Queues => Answer::Queues(queue.queues().collect()),
-            Question::Queue(name) => Answer::Queue(queue.queue(&name).map(Box::new)),
-            Question::Job { job, with_body } => Answer::Job(self.job(job, with_body)),
-            Question::Peek { queue: name, state } => {
-                let job = match state {
-                    PeekState::Ready => queue.peek_ready(&name),
-                    PeekState::Delayed => queue.peek_delayed(&name),
-                    PeekState::Dead => queue.peek_dead(&name),
-                };
-                Answer::Job(job.and_then(|job| self.job(job, true)))
-            }
-            Question::Dead { queue: name, after, count } => {
-                let (jobs, more) = queue.list_dead(&name, after, count as usize);
-                Answer::Dead { jobs, more }
-            }
-        }
-    }
-
-    fn job(&self, job: JobId, with_body: bool) -> Option<Box<JobAnswer>> {
-        let view = self.queue.job(job)?;
-        let body = if with_body { self.queue.body(job) } else { None };
-        Some(Box::new(JobAnswer { view, time_ms: self.queue.time_ms(), body }))
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures_util::Stream;
 use http::{Request as HttpRequest, Response as HttpResponse};
 use synod_cluster::remote::PeerService;
-use synod_core::jobs::{GatewayId, JobQueue, SessionId};
+use synod_core::jobs::{GatewayId, SessionId};
 use synod_wire::queue as wire;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -23,7 +23,7 @@ use tonic::server::{Grpc, StreamingService};
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::access::{Answer, JobAnswer, Overview, PeekState, Question};
+use crate::access::{Answer, Question, look};
 use crate::desk::{Admission, Desk, Note, StreamEnd, ToStream, Wish, not_leader};
 use crate::token::Token;
 use crate::wire::{assignment, queues, read_op};
@@ -239,45 +239,6 @@ async fn answer(desk: &Desk, query: wire::Query) -> Result<wire::Answer, Status>
     Ok(wire::Answer { id: query.id, answer: answer.into(), body })
 }
 
-/// Looks something up in the state.
-pub(crate) fn look(queue: &JobQueue, question: Question) -> Answer {
-    let job = |id, with_body: bool| {
-        queue.job(id).map(|view| {
-            let body = if with_body { queue.body(id) } else { None };
-            Box::new(JobAnswer { view, time_ms: queue.time_ms(), body })
-        })
-    };
-    match question {
-        Question::Overview => Answer::Overview(Box::new(Overview {
-            index: queue.index(),
-            time_ms: queue.time_ms(),
-            totals: queue.totals(),
-            jobs: queue.job_count() as u64,
-            bytes: queue.body_bytes(),
-            body_bytes_max: queue.limits().body_bytes_max,
-            queues: queue.queues().count() as u64,
-            sessions: queue.sessions().count() as u64,
-            is_draining: queue.is_draining(),
-        })),
-        Question::Queues => Answer::Queues(queue.queues().collect()),
-        Question::Queue(name) => Answer::Queue(queue.queue(&name).map(Box::new)),
-        Question::Job { job: id, with_body } => Answer::Job(job(id, with_body)),
-        Question::Peek { queue: name, state } => {
-            let found = match state {
-                PeekState::Ready => queue.peek_ready(&name),
-                PeekState::Delayed => queue.peek_delayed(&name),
-                PeekState::Dead => queue.peek_dead(&name),
-            };
-            Answer::Job(found.and_then(|id| job(id, true)))
-        }
-        Question::Dead { queue: name, after, count } => {
-            let count = usize::try_from(count).unwrap_or(usize::MAX).min(DEAD_PAGE_MAX);
-            let (jobs, more) = queue.list_dead(&name, after, count);
-            Answer::Dead { jobs, more }
-        }
-    }
-}
-
 /// What goes out on a stream: all that has gathered while the client did not read becomes one message.
 pub(crate) struct Outgoing {
     messages: mpsc::UnboundedReceiver<Result<wire::Response, Status>>,
@@ -348,5 +309,3 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 72 << 20;
 const RESPONSE_BYTES_MIN: usize = 128 << 10;
 /// How long a stream may take to say hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
-/// Most dead jobs that are listed at once.
-const DEAD_PAGE_MAX: usize = 1_000;
