@@ -136,7 +136,7 @@ fn the_quickstart_shows_a_cluster_and_every_step_passes() {
     let story = [
         "start", "start", "form", "members", "members", "actor", "actor", "activate", "call", "call",
         "gossip", "api", "publish", "kill", "detect", "recover", "return", "leave", "move", "return",
-        "objects", "put", "get", "once", "failover", "stop", "stop",
+        "objects", "put", "get", "once", "failover", "back", "jobs", "leader", "stop", "stop",
     ];
     assert_eq!(names, story);
     let members = steps.iter().find(|step| step["step"] == "members").expect("a step");
