@@ -44,7 +44,7 @@ impl Machine for Jobs {
 
     fn apply(&mut self, index: u64, entry: &Bytes, is_wanted: bool) -> io::Result<Carried> {
         let frame = Frame::decode(entry.clone()).map_err(io::Error::other)?;
-        let mut effects = if is_wanted { room_for(frame.commands.len()) } else { Effects::ignored() };
+        let mut effects = if is_wanted { Effects::new() } else { Effects::ignored() };
         self.0.apply(index, &frame, &mut effects).map_err(io::Error::other)?;
         Ok(Carried { effects, time_ms: self.0.time_ms(), next_due_ms: self.0.next_due_ms() })
     }
@@ -74,16 +74,5 @@ impl Machine for Jobs {
     }
 }
 
-/// Effects that need not grow while a frame of so many commands is applied: they are large, and moving them costs more than
-/// most commands.
-fn room_for(commands: usize) -> Effects {
-    let mut effects = Effects::new();
-    effects.replies.reserve_exact(commands);
-    effects.events.reserve_exact(commands * EVENTS_OF_COMMAND);
-    effects
-}
-
-/// A job that is submitted is often assigned at once, and most other commands lead to one event or to none.
-const EVENTS_OF_COMMAND: usize = 2;
 /// How much of a snapshot is in memory at a time.
 const CHUNK_BYTES: usize = 256 << 10;

@@ -171,12 +171,8 @@ async fn read(
                 let text = format!("more than {} commands without an outcome", config.window);
                 return Err(Status::resource_exhausted(text));
             }
-            // Room for all of them at once, which a collection of results would not make.
-            let mut brought = Vec::with_capacity(commands.len());
-            for read in commands.into_iter().map(command) {
-                brought.push(read?);
-            }
-            desk.hand_in(Note::Commands { stream, commands: brought }).await;
+            let commands = commands.into_iter().map(command).collect::<Result<Vec<_>, _>>()?;
+            desk.hand_in(Note::Commands { stream, commands }).await;
         }
         if !pulls.is_empty() {
             let pulls = pulls.into_iter().map(wish).collect::<Result<Vec<_>, _>>()?;

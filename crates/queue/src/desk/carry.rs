@@ -13,28 +13,16 @@ use crate::raft::Applied;
 use crate::wire::{write_delivery, write_held, write_outcome};
 
 /// What each stream is to hear of one frame.
-struct Mail {
-    letters: HashMap<StreamId, wire::Response>,
-    /// For how many outcomes there is room from the start.
-    outcomes: usize,
-}
+#[derive(Default)]
+struct Mail(HashMap<StreamId, wire::Response>);
 
 impl Mail {
-    /// For a frame with so many outcomes, of so many streams.
-    fn new(outcomes: usize, streams: usize) -> Self {
-        Self { letters: HashMap::new(), outcomes: outcomes.div_ceil(streams.max(1)) }
-    }
-
     fn to(&mut self, stream: StreamId) -> &mut wire::Response {
-        let outcomes = self.outcomes;
-        self.letters.entry(stream).or_insert_with(|| wire::Response {
-            outcomes: Vec::with_capacity(outcomes),
-            ..wire::Response::default()
-        })
+        self.0.entry(stream).or_default()
     }
 
     fn send(self, reign: &Reign) {
-        for (stream, response) in self.letters {
+        for (stream, response) in self.0 {
             if let Some(stream) = reign.streams.get(&stream) {
                 // A stream that has just ended is told about in a note.
                 drop(stream.out.send(Ok(response)));
@@ -51,7 +39,7 @@ impl Keeper {
         let Applied { index, output: Carried { effects, time_ms, next_due_ms } } = applied;
         let Effects { replies, deliveries, revocations, events, ready, .. } = effects;
         reign.plan_tick(packed_at, time_ms, next_due_ms);
-        let mut mail = Mail::new(replies.len(), reign.streams.len());
+        let mut mail = Mail::default();
         // Who asked for the command at each place, for the deliveries that belong to it.
         let asked: Vec<Option<(StreamId, u64, u64)>> = origins.iter().map(Origin::asks).collect();
         let mut again = Vec::new();
