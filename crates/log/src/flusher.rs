@@ -1,7 +1,9 @@
-//! The one thread that writes: takes all that has come, makes it durable, answers in order.
+//! The one that writes: takes all that has come, makes it durable, answers in order.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 
 use crate::config::LogConfig;
 use crate::error::LogError;
@@ -13,7 +15,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// There is a command, or the log is to stop.
     pub(crate) work: Condvar,
-    /// There is room in the queue, or the log has stopped.
+    /// There is room in the queue, a compaction is done, or the log has stopped.
     pub(crate) room: Condvar,
 }
 
@@ -26,6 +28,10 @@ pub(crate) struct State {
     pub(crate) next_index: u64,
     /// Why nothing is accepted any more.
     pub(crate) stopped: Option<LogError>,
+    /// Compactions that wait: the log may begin elsewhere when they are done.
+    pub(crate) compactions: usize,
+    /// Of a flusher that is a task, and sleeps.
+    waker: Option<Waker>,
     pub(crate) durable_records: u64,
     pub(crate) syncs: u64,
     pub(crate) refused: u64,
@@ -58,6 +64,8 @@ impl Shared {
             waiting_bytes: 0,
             next_index,
             stopped: None,
+            compactions: 0,
+            waker: None,
             durable_records: 0,
             syncs: 0,
             refused: 0,
@@ -74,9 +82,13 @@ impl Shared {
         // The flusher sleeps only while there is none, and takes all there are.
         let is_first = state.commands.is_empty();
         state.commands.push_back(command);
+        let waker = state.waker.take();
         drop(state);
         if is_first {
             self.work.notify_one();
+        }
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 
@@ -86,9 +98,13 @@ impl Shared {
         if matches!(state.stopped, None | Some(LogError::Closed)) {
             state.stopped = Some(reason);
         }
+        let waker = state.waker.take();
         drop(state);
         self.work.notify_all();
         self.room.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Waits for commands and takes all there are; `None` when the log is stopped and all is done.
@@ -102,6 +118,19 @@ impl Shared {
         }
         Some(std::mem::take(&mut state.commands))
     }
+
+    /// Whether there is something to do; not when the log is stopped and all is done.
+    fn poll_work(&self, waker: &Waker) -> Poll<bool> {
+        let mut state = self.lock();
+        if !state.commands.is_empty() {
+            return Poll::Ready(true);
+        }
+        if state.stopped.is_some() {
+            return Poll::Ready(false);
+        }
+        state.waker = Some(waker.clone());
+        Poll::Pending
+    }
 }
 
 /// What a waiting record counts for.
@@ -109,16 +138,55 @@ pub(crate) fn cost(payload: &[u8]) -> usize {
     payload.len() + LogConfig::RECORD_OVERHEAD
 }
 
-/// Serves until the log is closed or the disk fails.
-pub(crate) fn run(shared: &Arc<Shared>, mut store: Store) -> Result<(), LogError> {
-    let _guard = StopAtEnd(Arc::clone(shared));
-    while let Some(commands) = shared.take() {
-        serve(shared, &mut store, commands)?;
+/// Writes what is handed to a log. Where a log is opened with [`Log::open_apart`](crate::Log::open_apart), whoever opens it
+/// runs this; dropping it stops the log.
+pub struct Flusher {
+    store: Store,
+    // Last, so that nobody is told of the end before the files are let go.
+    end: StopAtEnd,
+}
+
+impl Flusher {
+    pub(crate) fn new(shared: Arc<Shared>, store: Store) -> Self {
+        Self { store, end: StopAtEnd(shared) }
     }
-    store.seal().map_err(|error| {
-        shared.stop(error.clone().into());
-        error.into()
-    })
+
+    /// Serves until the log is closed or the disk fails. Blocks: for a thread of its own.
+    ///
+    /// # Errors
+    /// The disk failed.
+    pub fn run(mut self) -> Result<(), LogError> {
+        let shared = Arc::clone(&self.end.0);
+        while let Some(commands) = shared.take() {
+            serve(&shared, &mut self.store, commands)?;
+        }
+        self.seal()
+    }
+
+    /// Serves until the log is closed or the disk fails, as a task whose disk takes its time, and blocks for nothing else:
+    /// for simulations, where time is not that of the machine. What comes during a pause is written with what came before it.
+    ///
+    /// # Errors
+    /// The disk failed.
+    pub async fn run_as_task<P: Future<Output = ()>>(
+        mut self,
+        mut pause: impl FnMut() -> P,
+    ) -> Result<(), LogError> {
+        let shared = Arc::clone(&self.end.0);
+        while poll_fn(|context| shared.poll_work(context.waker())).await {
+            pause().await;
+            let commands = std::mem::take(&mut shared.lock().commands);
+            serve(&shared, &mut self.store, commands)?;
+        }
+        self.seal()
+    }
+
+    fn seal(mut self) -> Result<(), LogError> {
+        self.store.seal().map_err(|error| {
+            self.end.0.stop(error.clone().into());
+            error.into()
+        })
+    }
 }
 
 /// However the flusher ends, nobody waits for it any more: the queue is emptied, and dropped completions say so.
@@ -166,6 +234,10 @@ fn serve(shared: &Shared, store: &mut Store, mut commands: VecDeque<Command>) ->
                     Maintenance::CompactBefore(index) => store.compact_before(index).map_err(LogError::from),
                     Maintenance::ResetTo(index) => store.reset_to(index),
                 };
+                if matches!(maintenance, Maintenance::CompactBefore(_)) {
+                    shared.lock().compactions -= 1;
+                    shared.room.notify_all();
+                }
                 (result, VecDeque::from([completion]))
             }
         };

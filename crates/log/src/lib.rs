@@ -77,6 +77,7 @@ mod ticket;
 pub use config::{LogConfig, LogConfigError};
 pub use disk::{Disk, DiskFile, FileDisk};
 pub use error::{Corruption, Damage, DiskError, LogError, OpenError};
+pub use flusher::Flusher;
 pub use log::{Log, LogStats, Records};
 pub use recovery::{Cut, Recovery};
 pub use store::Record;

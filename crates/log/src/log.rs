@@ -7,7 +7,7 @@ use std::vec;
 use crate::config::LogConfig;
 use crate::disk::Disk;
 use crate::error::{DiskError, LogError, OpenError};
-use crate::flusher::{self, Command, Maintenance, Shared, State, cost};
+use crate::flusher::{Command, Flusher, Maintenance, Shared, State, cost};
 use crate::format::{FIRST_INDEX, INDEX_MAX};
 use crate::recovery::Recovery;
 use crate::store::{Record, Segments, Store};
@@ -19,8 +19,8 @@ pub struct Log {
     shared: Arc<Shared>,
     segments: Arc<Segments>,
     flusher: Option<JoinHandle<Result<(), LogError>>>,
-    /// Held for the whole of a truncation, compaction or reset, so that the range one was checked against does not move before
-    /// it is carried out.
+    /// Held for the whole of a truncation or reset, so that the range one was checked against does not move before it is
+    /// carried out. Compactions are waited for first.
     maintenance: Mutex<()>,
 }
 
@@ -30,15 +30,22 @@ impl Log {
     /// # Errors
     /// A setting is out of range, the disk failed, or durable data is damaged.
     pub fn open(config: LogConfig, disk: impl Disk) -> Result<(Self, Recovery), OpenError> {
+        let (mut log, flusher, recovery) = Self::open_apart(config, disk)?;
+        let flusher = thread::Builder::new().name("synod-log".into()).spawn(|| flusher.run());
+        log.flusher = Some(flusher.map_err(DiskError::at("start the flusher of", "directory"))?);
+        Ok((log, recovery))
+    }
+
+    /// Opens the log on a disk, or begins one, without a thread: nothing is durable before the [`Flusher`] runs.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_apart(config: LogConfig, disk: impl Disk) -> Result<(Self, Flusher, Recovery), OpenError> {
         let (store, recovery) = Store::open(Arc::new(disk), &config)?;
         let (shared, segments) =
             (Arc::new(Shared::new(recovery.last_index + 1)), Arc::clone(store.segments()));
-        let flusher = thread::Builder::new().name("synod-log".into()).spawn({
-            let shared = Arc::clone(&shared);
-            move || flusher::run(&shared, store)
-        });
-        let flusher = Some(flusher.map_err(DiskError::at("start the flusher of", "directory"))?);
-        Ok((Self { config, shared, segments, flusher, maintenance: Mutex::new(()) }, recovery))
+        let flusher = Flusher::new(Arc::clone(&shared), store);
+        Ok((Self { config, shared, segments, flusher: None, maintenance: Mutex::new(()) }, flusher, recovery))
     }
 
     /// Hands in a record. Blocks while the queue is full. Tickets resolve in the order of their records.
@@ -96,16 +103,25 @@ impl Log {
         })
     }
 
-    /// Removes the segments all of whose records come before `index`, and returns the first index that is left. The last
-    /// segment always stays. Blocks until that is durable: a task calls it by way of `spawn_blocking` or the like.
+    /// Removes the segments all of whose records come before `index`. The last segment always stays. Never blocks: it is
+    /// done, and durable, when the ticket says so.
     ///
     /// # Errors
     /// The index is behind the log by more than one, or the log has stopped.
-    pub fn compact_before(&self, index: u64) -> Result<u64, LogError> {
-        self.maintain(index, |state, _| {
-            (index <= state.next_index).then_some(Maintenance::CompactBefore(index))
-        })?;
-        Ok(self.first_index())
+    pub fn compact_before(&self, index: u64) -> Result<Ticket, LogError> {
+        let mut state = self.shared.lock();
+        if let Some(error) = &state.stopped {
+            return Err(error.clone());
+        }
+        if index > state.next_index {
+            let (first, last) = (self.first_index(), state.next_index - 1);
+            return Err(LogError::OutOfRange { index, first, last });
+        }
+        state.compactions += 1;
+        let (ticket, completion) = Ticket::new(index);
+        let maintenance = Maintenance::CompactBefore(index);
+        self.shared.push(state, Command::Maintain { maintenance, completion });
+        Ok(ticket)
     }
 
     /// Removes all records, those included that were handed in before this call, and lets the next one have `index`, for
@@ -217,6 +233,9 @@ impl Log {
     ) -> Result<(), LogError> {
         let _maintenance = self.maintenance.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.shared.lock();
+        while state.compactions > 0 && state.stopped.is_none() {
+            state = self.shared.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
         if let Some(error) = &state.stopped {
             return Err(error.clone());
         }

@@ -34,6 +34,11 @@ impl SimDisk {
         self.lock().fail_one_sync_after = Some(syncs);
     }
 
+    /// From now on syncs of files succeed and make nothing durable.
+    pub fn lie_about_syncs(&self) {
+        self.lock().is_lying = true;
+    }
+
     /// While held, syncs of files wait.
     pub fn hold_syncs(&self, is_held: bool) {
         self.hold(|state| &mut state.syncs_held, is_held);
@@ -187,6 +192,7 @@ struct State {
     pending_entries: Vec<(String, Option<usize>)>,
     fail_after: Option<u64>,
     fail_one_sync_after: Option<u64>,
+    is_lying: bool,
     syncs_held: Gate,
     reads_held: Gate,
     syncs: u64,
@@ -230,6 +236,16 @@ enum Change {
 impl Inode {
     fn clean(contents: Vec<u8>) -> Self {
         Self { live: contents.clone(), synced: contents, pending: Vec::new() }
+    }
+
+    /// Makes durable what was done since the last sync.
+    fn settle(&mut self) {
+        for change in self.pending.drain(..) {
+            match change {
+                Change::Truncate(length) => self.synced.truncate(length),
+                Change::Write(offset, bytes) => write(&mut self.synced, offset, &bytes),
+            }
+        }
     }
 
     fn after_crash(&self, dice: &mut Dice) -> Vec<u8> {
@@ -305,9 +321,9 @@ impl DiskFile for SimFile {
             left => left.map(|left| left - 1),
         };
         state.syncs += 1;
-        let inode = &mut state.inodes[self.inode];
-        inode.synced = inode.live.clone();
-        inode.pending.clear();
+        if !state.is_lying {
+            state.inodes[self.inode].settle();
+        }
         Ok(())
     }
 }

@@ -308,6 +308,8 @@ impl Keeper {
             && let Some((entry, origins)) = reign.packer.pack(Instant::now(), unix_millis())
         {
             let packed_at = reign.packer.last_frame();
+            #[cfg(test)]
+            carry::deliver_early(&self.group, reign, &entry);
             match self.group.propose(entry).await {
                 Ok(proposed) => {
                     reign.under_way.push_back(proposed);

@@ -43,7 +43,10 @@ impl Machine for Jobs {
     type Frozen = Snapshot;
 
     fn apply(&mut self, index: u64, entry: &Bytes, is_wanted: bool) -> io::Result<Carried> {
-        let frame = Frame::decode(entry.clone()).map_err(io::Error::other)?;
+        #[cfg_attr(not(test), expect(unused_mut))]
+        let mut frame = Frame::decode(entry.clone()).map_err(io::Error::other)?;
+        #[cfg(test)]
+        crate::simulation::planted::blur_fences(&self.0, &mut frame);
         let mut effects = if is_wanted { Effects::new() } else { Effects::ignored() };
         self.0.apply(index, &frame, &mut effects).map_err(io::Error::other)?;
         Ok(Carried { effects, time_ms: self.0.time_ms(), next_due_ms: self.0.next_due_ms() })

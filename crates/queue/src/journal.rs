@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use synod_log::{Disk, Log, LogConfig, LogError, LogStats, OpenError, Recovery, Ticket};
+use synod_log::{Disk, Flusher, Log, LogConfig, LogError, LogStats, OpenError, Recovery, Ticket};
 
 use self::group::{GroupState, Place};
 use self::record::Record;
@@ -94,6 +94,15 @@ pub struct JournalConfig {
 impl JournalConfig {
     /// What an entry takes besides its body.
     pub const ENTRY_OVERHEAD: usize = record::ENTRY_OVERHEAD;
+
+    fn check(&self) -> Result<(), JournalError> {
+        // Something may go along with the largest entry.
+        let (queue, min) = (self.log.queue_bytes_max, self.log.record_bytes_max.saturating_mul(2));
+        if queue < min.saturating_add(QUEUE_BYTES_SPARE) {
+            return Err(JournalError::Queue { value: queue, min: min + QUEUE_BYTES_SPARE });
+        }
+        Ok(())
+    }
 }
 
 impl Default for JournalConfig {
@@ -110,7 +119,7 @@ pub struct Journal {
     config: JournalConfig,
     state: Mutex<State>,
     /// Held while segments are given back, so that one does it at a time.
-    compaction: Mutex<()>,
+    compaction: tokio::sync::Mutex<()>,
 }
 
 impl Journal {
@@ -123,12 +132,25 @@ impl Journal {
     /// A setting is out of range, the disk failed, or durable data is damaged or makes no sense; the error says which file and
     /// where.
     pub fn open(config: JournalConfig, disk: impl Disk) -> Result<(Self, Recovery), JournalError> {
-        // Something may go along with the largest entry.
-        let (queue, min) = (config.log.queue_bytes_max, config.log.record_bytes_max.saturating_mul(2));
-        if queue < min.saturating_add(QUEUE_BYTES_SPARE) {
-            return Err(JournalError::Queue { value: queue, min: min + QUEUE_BYTES_SPARE });
-        }
+        config.check()?;
         let (log, recovery) = Log::open(config.log.clone(), disk)?;
+        Ok((Self::replay(config, log, &recovery)?, recovery))
+    }
+
+    /// As [`open`](Self::open), without a thread: nothing is durable before the [`Flusher`] runs.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_apart(
+        config: JournalConfig,
+        disk: impl Disk,
+    ) -> Result<(Self, Flusher, Recovery), JournalError> {
+        config.check()?;
+        let (log, flusher, recovery) = Log::open_apart(config.log.clone(), disk)?;
+        Ok((Self::replay(config, log, &recovery)?, flusher, recovery))
+    }
+
+    fn replay(config: JournalConfig, log: Log, recovery: &Recovery) -> Result<Self, JournalError> {
         let mut state = State::default();
         for record in log.records(recovery.first_index) {
             let record = record?;
@@ -139,7 +161,7 @@ impl Journal {
         for (group, state) in &state.groups {
             state.check().map_err(|fault| JournalError::Group { group: *group, fault })?;
         }
-        Ok((Self { log, config, state: Mutex::new(state), compaction: Mutex::new(()) }, recovery))
+        Ok(Self { log, config, state: Mutex::new(state), compaction: tokio::sync::Mutex::default() })
     }
 
     /// Writes entries behind the last of a group. They can be read when this returns, and are durable when the ticket says so.
@@ -214,32 +236,35 @@ impl Journal {
         Ok(())
     }
 
-    /// Gives back the segments that no group needs any more. Blocks on the disk, for it is rare.
+    /// Gives back the segments that no group needs any more.
     ///
     /// # Errors
     /// The log is full or has stopped.
-    pub fn compact(&self) -> Result<(), JournalError> {
-        let _compaction = self.compaction.lock().unwrap_or_else(PoisonError::into_inner);
-        let (ticket, oldest) = {
-            let mut state = self.lock();
-            // The next record is not written yet: nothing before it is needed if no group has entries.
-            let oldest = state.groups.values().filter_map(GroupState::oldest_entry).min();
-            let oldest = oldest.unwrap_or_else(|| self.log.last_index() + 1);
-            let mut records = Vec::new();
-            for (group, group_state) in &state.groups {
-                records.extend(group_state.kept_before(oldest).map(|record| record.encode(*group)));
-            }
-            let count = records.len() as u64;
-            let ticket = self.log.try_append_all(records)?;
-            let mut next = ticket.index() + 1 - count;
-            for group_state in state.groups.values_mut() {
-                group_state.was_rewritten(oldest, &mut next);
-            }
-            (ticket, oldest)
-        };
-        ticket.wait()?;
-        self.log.compact_before(oldest)?;
+    pub async fn compact(&self) -> Result<(), JournalError> {
+        let _compaction = self.compaction.lock().await;
+        let (ticket, oldest) = self.keep_needed()?;
+        ticket.await?;
+        self.log.compact_before(oldest)?.await?;
         Ok(())
+    }
+
+    /// Writes anew what is needed of the records before the oldest entry, and says which record that is in.
+    fn keep_needed(&self) -> Result<(Ticket, u64), JournalError> {
+        let mut state = self.lock();
+        // The next record is not written yet: nothing before it is needed if no group has entries.
+        let oldest = state.groups.values().filter_map(GroupState::oldest_entry).min();
+        let oldest = oldest.unwrap_or_else(|| self.log.last_index() + 1);
+        let mut records = Vec::new();
+        for (group, group_state) in &state.groups {
+            records.extend(group_state.kept_before(oldest).map(|record| record.encode(*group)));
+        }
+        let count = records.len() as u64;
+        let ticket = self.log.try_append_all(records)?;
+        let mut next = ticket.index() + 1 - count;
+        for group_state in state.groups.values_mut() {
+            group_state.was_rewritten(oldest, &mut next);
+        }
+        Ok((ticket, oldest))
     }
 
     /// Ends the journal: writes down what is noted, and waits until all of it is durable.

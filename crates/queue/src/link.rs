@@ -24,6 +24,7 @@ use synod_wire::queue as wire;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::access::{Answer, CallError, Question, QueueAccess};
+use crate::connect::{Connect, TcpConnect};
 use crate::token::Token;
 use crate::wire::write_op;
 
@@ -40,6 +41,8 @@ pub struct LinkConfig {
     pub name: String,
     /// How long a call may be without an outcome, elections included. Default 10 s.
     pub patience: Duration,
+    /// How connections are made. Default over TCP.
+    pub connect: Arc<dyn Connect>,
 }
 
 impl LinkConfig {
@@ -52,6 +55,7 @@ impl LinkConfig {
             token: Token::default(),
             name: String::new(),
             patience: Duration::from_secs(10),
+            connect: Arc::new(TcpConnect),
         }
     }
 }

@@ -16,12 +16,13 @@ use tokio::sync::broadcast;
 
 use crate::beanstalk::{BeanstalkConfig, BeanstalkError, BeanstalkServer};
 use crate::client::Client;
+use crate::connect::{Channels, Connect, TcpConnect};
 use crate::desk::{Desk, DeskConfig};
 use crate::jobs::Jobs;
 use crate::journal::{Journal, JournalConfig, JournalError};
 use crate::link::{Link, LinkConfig};
 use crate::raft::{
-    Group, GroupConfig, GroupError, GroupParts, GroupStatus, Lead, NodeAddress, RaftService, TcpConnect,
+    Group, GroupConfig, GroupError, GroupParts, GroupStatus, Lead, NodeAddress, RaftService,
 };
 use crate::service::QueueService;
 use crate::token::Token;
@@ -119,6 +120,7 @@ pub struct QueueNode {
     beanstalk: Option<BeanstalkServer>,
     seeds: Vec<String>,
     client_token: Option<String>,
+    connect: Arc<dyn Connect>,
 }
 
 /// One group as one node sees it.
@@ -144,15 +146,29 @@ impl QueueNode {
     /// # Errors
     /// A part could not be started; then nothing runs.
     pub async fn start(options: QueueOptions, services: &QueueServices) -> Result<Self, QueueError> {
-        let QueueOptions { node, nodes, dir, groups, group, desk, limits, is_new_cluster, beanstalk } =
-            options;
-        let own = nodes.iter().position(|(name, _)| *name == node);
-        let Some(own) = own else { return Err(QueueError::Stranger { node }) };
+        let dir = options.dir.clone();
         std::fs::create_dir_all(&dir).map_err(|error| QueueError::Directory { dir: dir.clone(), error })?;
         let disk = FileDisk::open(dir.join("log"))?;
         let opened = Journal::open(JournalConfig::default(), disk);
         let (journal, _) = opened.map_err(|error| QueueError::Log { dir: dir.join("log"), error })?;
-        let journal = Arc::new(journal);
+        Self::start_with(options, services, journal, Arc::new(TcpConnect)).await
+    }
+
+    /// Starts the queue of a node with a log and a network that are not the usual ones.
+    ///
+    /// # Errors
+    /// A part could not be started; then nothing runs.
+    pub async fn start_with(
+        options: QueueOptions,
+        services: &QueueServices,
+        journal: Journal,
+        connect: Arc<dyn Connect>,
+    ) -> Result<Self, QueueError> {
+        let QueueOptions { node, nodes, dir, groups, group, desk, limits, is_new_cluster, beanstalk } =
+            options;
+        let own = nodes.iter().position(|(name, _)| *name == node);
+        let Some(own) = own else { return Err(QueueError::Stranger { node }) };
+        let (journal, channels) = (Arc::new(journal), Arc::new(Channels::new(Arc::clone(&connect))));
         let members: Vec<NodeAddress> = nodes
             .iter()
             .map(|(name, address)| NodeAddress { name: name.clone(), address: address.clone() })
@@ -168,7 +184,7 @@ impl QueueNode {
                 journal: Arc::clone(&journal),
                 config: group.clone(),
                 machine: Jobs::new(number, limits.clone())?,
-                connect: Arc::new(TcpConnect::default()),
+                channels: Arc::clone(&channels),
                 is_new_cluster,
             });
             desks.insert(number, Desk::start(opened.await?, desk.clone()));
@@ -177,7 +193,7 @@ impl QueueNode {
         let mut seeds: Vec<String> = nodes.iter().map(|(_, address)| address.clone()).collect();
         seeds.rotate_left(own);
         let client_token = services.client_token.clone();
-        let mut running = Self { desks, beanstalk: None, seeds, client_token };
+        let mut running = Self { desks, beanstalk: None, seeds, client_token, connect };
         if let Some(address) = beanstalk {
             let number = u16::try_from(own + 1).unwrap_or(u16::MAX);
             let config = BeanstalkConfig { node: number, ..BeanstalkConfig::default() };
@@ -198,7 +214,7 @@ impl QueueNode {
     #[must_use]
     pub fn link_config(&self) -> LinkConfig {
         let token = Token::bearer(self.client_token.as_deref());
-        LinkConfig { token, ..LinkConfig::new(self.seeds.iter().cloned()) }
+        LinkConfig { token, connect: Arc::clone(&self.connect), ..LinkConfig::new(self.seeds.iter().cloned()) }
     }
 
     /// A client of the queue.

@@ -48,7 +48,6 @@ pub use group::{
 pub use identity::IdentityError;
 pub use lead::{Lead, ReplicaInfo};
 pub use machine::Machine;
-pub use network::{Connect, TcpConnect};
 pub use service::RaftService;
 pub(crate) use snapshot::look_into;
 pub(crate) use types::command_of;

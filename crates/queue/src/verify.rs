@@ -14,6 +14,7 @@
 //! while they ran ([`Record::Hash`]), and by their snapshots.
 
 mod history;
+mod load;
 mod overlay;
 mod replica;
 mod witness;
@@ -25,6 +26,7 @@ use std::path::PathBuf;
 use synod_core::jobs::check::{self, Finding, Record, check};
 
 pub use self::history::{History, HistoryError, Recording};
+pub use self::load::{Load, LoadDone, WorkerEnd};
 pub use self::replica::{Replay, ReplayError, ReplayProblem, StoppedReplica, committed};
 pub use self::witness::{RecordedClient, RecordedHands, RecordedSession};
 

@@ -15,7 +15,7 @@ use clap::Subcommand;
 use synod_queue::verify::{History, Recording, Report, hashed, replay, verify};
 
 use self::faults::Faults;
-use self::load::{Load, LoadDone};
+use self::load::RunningLoad;
 use crate::inspect::{json, print};
 use crate::nodes::Nodes;
 use crate::terminal::{GREEN, RED, USAGE_ERROR, with_runtime};
@@ -108,14 +108,14 @@ async fn anew(args: &QueueArgs) -> ExitCode {
 struct Done {
     seconds: f64,
     faults: Faults,
-    load: LoadDone,
+    load: load::Done,
 }
 
 impl std::fmt::Display for Done {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Faults { kills, pauses, outages, revived } = self.faults;
         writeln!(f, "{:.1} s: {kills} kills, {pauses} pauses, {outages} outages of all nodes", self.seconds)?;
-        let LoadDone { elections, submitted, unanswered, vanished, is_drained } = self.load;
+        let load::Done { elections, submitted, unanswered, vanished, is_drained } = self.load;
         writeln!(f, "{elections} elections, {revived} nodes that ended by themselves")?;
         write!(f, "{submitted} submits, {unanswered} without an answer; {vanished} workers vanished")?;
         if is_drained { Ok(()) } else { write!(f, "; not everything was done in time") }
@@ -134,7 +134,7 @@ async fn exercise(args: &QueueArgs, seed: u64, dir: &Path) -> Result<(Report, Do
     nodes.start_all().map_err(|error| error.to_string())?;
     nodes.until_served().await?;
     eprintln!("{} nodes serve; seed {seed}", args.nodes);
-    let load = Load::start(nodes.apis(), history.clone(), rng.fork()).await?;
+    let load = RunningLoad::start(nodes.apis(), history.clone(), rng.fork()).await?;
     let until = Instant::now() + Duration::from_secs(args.seconds);
     let faults = faults::strike(&mut nodes, &mut rng, until).await?;
     eprintln!("no more faults: what is left is done");

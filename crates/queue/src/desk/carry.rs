@@ -197,3 +197,23 @@ fn end_of(wish: &Wish, reply: &Result<Reply, Refusal>) -> wire::PullEnd {
     };
     wire::PullEnd { id: wish.id, count, refusal }
 }
+
+/// Delivers what an entry will lead to if it becomes the next one, where a simulation has planted that.
+#[cfg(test)]
+pub(super) fn deliver_early(group: &crate::raft::Group<Jobs>, reign: &Reign, entry: &bytes::Bytes) {
+    use crate::simulation::planted::{Mistake, is_planted};
+
+    let status = group.status();
+    if !is_planted(Mistake::EarlyDelivery) || !reign.under_way.is_empty() || status.last != status.applied {
+        return;
+    }
+    let mut queue = group.read(|jobs| jobs.queue().clone());
+    let mut effects = Effects::new();
+    let frame = synod_core::jobs::Frame::decode(entry.clone()).expect("it was packed just now");
+    queue.apply(status.last.map_or(0, |last| last + 1), &frame, &mut effects).expect("it is the next one");
+    let mut mail = Mail::default();
+    for delivery in effects.deliveries {
+        reign.deliver(delivery, None, &mut mail);
+    }
+    mail.send(reign);
+}

@@ -1,6 +1,7 @@
 //! Finds the leader and connects to it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -17,6 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use super::LinkConfig;
+use crate::connect::Connect;
 use crate::service::{CONNECT_PATH, MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
 use crate::token::Token;
 
@@ -44,6 +46,7 @@ impl Connection {
 pub(super) struct Seeker {
     hello: wire::Hello,
     token: Token,
+    connect: Arc<dyn Connect>,
     /// All nodes that were heard of.
     addresses: BTreeSet<String>,
 }
@@ -56,7 +59,8 @@ impl Seeker {
             gateway: fastrand::u64(1..),
             name: config.name.clone(),
         };
-        Self { hello, token: config.token.clone(), addresses: config.seeds.iter().cloned().collect() }
+        let (token, connect) = (config.token.clone(), Arc::clone(&config.connect));
+        Self { hello, token, connect, addresses: config.seeds.iter().cloned().collect() }
     }
 
     /// As whom the queue knows this link.
@@ -74,18 +78,18 @@ impl Seeker {
         let began = Instant::now();
         let mut searches = FuturesUnordered::new();
         for address in &self.addresses {
-            searches.push(ask(address.clone(), began, self.hello.clone(), self.token.clone()));
+            searches.push(self.ask(address.clone(), began));
         }
         loop {
             match searches.next().await {
                 Some(Found::Leader(connection)) => return *connection,
                 Some(Found::Hint { from, leader }) => {
-                    searches.push(ask(from, began, self.hello.clone(), self.token.clone()));
+                    searches.push(self.ask(from, began));
                     if !leader.is_empty()
                         && self.addresses.len() < ADDRESSES_MAX
                         && self.addresses.insert(leader.clone())
                     {
-                        searches.push(ask(leader, began, self.hello.clone(), self.token.clone()));
+                        searches.push(self.ask(leader, began));
                     }
                 }
                 // Without anybody to ask there is nothing to find.
@@ -95,17 +99,29 @@ impl Seeker {
     }
 }
 
+impl Seeker {
+    fn ask(&self, address: String, began: Instant) -> impl Future<Output = Found> + Send + use<> {
+        ask(address, began, self.hello.clone(), self.token.clone(), Arc::clone(&self.connect))
+    }
+}
+
 enum Found {
     Leader(Box<Connection>),
     Hint { from: String, leader: String },
 }
 
 /// Asks one node until it has something to say.
-async fn ask(address: String, began: Instant, hello: wire::Hello, token: Token) -> Found {
+async fn ask(
+    address: String,
+    began: Instant,
+    hello: wire::Hello,
+    token: Token,
+    connector: Arc<dyn Connect>,
+) -> Found {
     let mut channel = None;
     loop {
         if channel.is_none() {
-            channel = connect(&address).await;
+            channel = connect(&*connector, &address).await;
         }
         if let Some(connected) = &channel {
             match timeout(ANSWER_PATIENCE, greet(connected.clone(), &hello, &token)).await {
@@ -130,7 +146,7 @@ fn pause(began: Instant) -> Duration {
     if began.elapsed() < ELECTION_PATIENCE { PAUSE } else { LONG_PAUSE }
 }
 
-async fn connect(address: &str) -> Option<Channel> {
+async fn connect(connector: &dyn Connect, address: &str) -> Option<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
     let endpoint = endpoint
         .connect_timeout(CONNECT_TIMEOUT)
@@ -139,7 +155,7 @@ async fn connect(address: &str) -> Option<Channel> {
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(STREAM_WINDOW);
-    endpoint.connect().await.ok()
+    connector.connect(&endpoint).await.ok()
 }
 
 enum Greeted {

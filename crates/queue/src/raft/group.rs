@@ -24,10 +24,11 @@ use super::keeper;
 use super::lead::{self, Lead, ReplicaInfo};
 use super::log_store::LogStore;
 use super::machine::{Machine, MachineStore, Shared};
-use super::network::{Caller, Connect};
+use super::network::Caller;
 use super::receive::Receiver;
 use super::service::RaftService;
 use super::types::{Command, Types};
+use crate::connect::Channels;
 use crate::journal::{Journal, Remembered};
 
 /// A node that may have a replica.
@@ -57,8 +58,8 @@ pub struct GroupParts<M> {
     pub machine: M,
     /// Takes the calls of the other replicas, and knows the cluster and its token.
     pub service: RaftService,
-    /// Makes the channels to them.
-    pub connect: Arc<dyn Connect>,
+    /// The channels to them.
+    pub channels: Arc<Channels>,
     /// Whether it is known that there is no group yet: then the first node does not ask the others before it founds one.
     pub is_new_cluster: bool,
 }
@@ -119,7 +120,7 @@ impl<M: Machine> Group<M> {
             ));
         }
         let caller = Caller {
-            connect: parts.connect,
+            channels: parts.channels,
             cluster: parts.service.cluster().into(),
             group: parts.group,
             token: parts.service.token(),

@@ -48,8 +48,8 @@ impl LogStore {
     fn compact(&self, bytes: u64) {
         if bytes >= self.reader.journal.segment_bytes_max() as u64 / 4 {
             let journal = Arc::clone(&self.reader.journal);
-            tokio::task::spawn_blocking(move || {
-                if let Err(error) = journal.compact() {
+            tokio::spawn(async move {
+                if let Err(error) = journal.compact().await {
                     // If the disk failed, the log has stopped, and the next append tells the engine.
                     tracing::warn!(%error, "the journal could not give back segments");
                 }

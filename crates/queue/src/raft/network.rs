@@ -3,11 +3,11 @@
 //! Entries go over a stream on which requests follow each other without waiting for answers, as far as a window allows.
 //! Whoever asks drives both directions: dropping the answers takes the requests back.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::future::Future;
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::FileExt as _;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -35,49 +35,12 @@ use tonic_prost::ProstCodec;
 
 use super::snapshot::SnapshotFile;
 use super::types::{ReplicaNode, Types, Vote, read_id, read_vote, write_entry, write_id, write_vote};
-
-/// How a channel to an address is made.
-pub trait Connect: Send + Sync + 'static {
-    /// A channel to a peer, which connects when it is used, and again when the connection broke. The same address may get
-    /// the same channel.
-    ///
-    /// # Errors
-    /// What is wrong with the address.
-    fn connect(&self, address: &str) -> Result<Channel, String>;
-}
-
-/// Channels over TCP, one connection for each address.
-#[derive(Debug, Default)]
-pub struct TcpConnect {
-    channels: Mutex<BTreeMap<String, Channel>>,
-}
-
-impl Connect for TcpConnect {
-    fn connect(&self, address: &str) -> Result<Channel, String> {
-        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(channel) = channels.get(address) {
-            return Ok(channel.clone());
-        }
-        let endpoint =
-            Endpoint::from_shared(format!("http://{address}")).map_err(|error| error.to_string())?;
-        let channel = endpoint
-            .connect_timeout(CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(KEEP_ALIVE)
-            .keep_alive_timeout(KEEP_ALIVE)
-            .keep_alive_while_idle(true)
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .tcp_nodelay(true)
-            .connect_lazy();
-        channels.insert(address.into(), channel.clone());
-        Ok(channel)
-    }
-}
+use crate::connect::Channels;
 
 /// Calls the replicas of a group.
 #[derive(Clone)]
 pub(crate) struct Caller {
-    pub(crate) connect: Arc<dyn Connect>,
+    pub(crate) channels: Arc<Channels>,
     pub(crate) cluster: String,
     pub(crate) group: u16,
     pub(crate) token: Option<MetadataValue<Ascii>>,
@@ -126,7 +89,7 @@ impl Caller {
     }
 
     async fn grpc(&self, address: &str) -> Result<Grpc<Channel>, Status> {
-        let channel = self.connect.connect(address).map_err(Status::invalid_argument)?;
+        let channel = self.channels.to(address, settings).map_err(Status::invalid_argument)?;
         let mut grpc = Grpc::new(channel);
         grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(grpc)
@@ -139,6 +102,18 @@ impl Caller {
         }
         request
     }
+}
+
+/// How peers are connected to.
+fn settings(endpoint: Endpoint) -> Endpoint {
+    endpoint
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE)
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .tcp_nodelay(true)
 }
 
 impl RaftNetworkFactory<Types> for Caller {
@@ -332,37 +307,41 @@ impl Peer {
             data: Bytes::new(),
         };
         let (chunks, queue) = mpsc::channel(SNAPSHOT_CHUNKS_MAX);
-        tokio::task::spawn_blocking(move || read_chunks(file, first, &chunks));
+        // It ends when nobody takes what it reads.
+        tokio::spawn(read_chunks(file, first, chunks));
         let reply = self.caller.install(&self.address, ReceiverStream::new(queue)).await?;
         read_vote(reply.vote).map_err(|error| Status::internal(error.to_string()))
     }
 }
 
 /// Reads a snapshot from an offset on, until it ends or nobody wants more of it.
-fn read_chunks(
-    mut snapshot: SnapshotFile,
+async fn read_chunks(
+    snapshot: SnapshotFile,
     first: wire::InstallRequest,
-    chunks: &mpsc::Sender<wire::InstallRequest>,
+    chunks: mpsc::Sender<wire::InstallRequest>,
 ) {
-    let start = first.offset;
-    let read = || -> std::io::Result<()> {
-        snapshot.file.seek(SeekFrom::Start(start))?;
-        let mut left = snapshot.bytes - start;
-        let mut is_wanted = chunks.blocking_send(first).is_ok();
-        while left > 0 && is_wanted {
-            let portion = usize::try_from(left).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
-            let mut data = vec![0; portion];
-            snapshot.file.read_exact(&mut data)?;
-            left -= portion as u64;
-            is_wanted = chunks
-                .blocking_send(wire::InstallRequest { data: data.into(), ..Default::default() })
-                .is_ok();
+    let SnapshotFile { path, file, bytes, .. } = snapshot;
+    let (start, file) = (first.offset, Arc::new(file));
+    let read = async || -> std::io::Result<()> {
+        let mut offset = start;
+        let mut is_wanted = chunks.send(first).await.is_ok();
+        while offset < bytes && is_wanted {
+            let portion = usize::try_from(bytes - offset).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
+            let file = Arc::clone(&file);
+            let data = tokio::task::spawn_blocking(move || {
+                let mut data = vec![0; portion];
+                file.read_exact_at(&mut data, offset).map(|()| data)
+            });
+            let data = data.await.map_err(std::io::Error::other)??;
+            offset += portion as u64;
+            let chunk = wire::InstallRequest { data: data.into(), ..Default::default() };
+            is_wanted = chunks.send(chunk).await.is_ok();
         }
         Ok(())
     };
-    if let Err(error) = read() {
+    if let Err(error) = read().await {
         // The stream ends early, and the receiver says so.
-        tracing::warn!(%error, path = %snapshot.path.display(), "a snapshot could not be read");
+        tracing::warn!(%error, path = %path.display(), "a snapshot could not be read");
     }
 }
 

@@ -113,6 +113,13 @@ impl History {
         kept.recording.expectations = expectations;
     }
 
+    /// Says more about what is expected of the run.
+    pub(super) fn expect_more(&self, more: impl FnOnce(&mut Expectations)) {
+        let mut expectations = self.lock().recording.expectations.clone();
+        more(&mut expectations);
+        self.expect(expectations);
+    }
+
     /// Writes something down.
     pub fn saw(&self, record: Record) {
         let mut kept = self.lock();

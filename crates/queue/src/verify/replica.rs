@@ -150,6 +150,13 @@ impl StoppedReplica {
         Ok(Replay { replica: self.number, first, end, records })
     }
 
+    /// The last entry that the replica knew to be committed.
+    #[must_use]
+    pub fn noted(&self) -> Option<u64> {
+        let noted = self.remembered.committed.map(|noted| noted.index);
+        noted.max(self.snapshot.map(|last| last.index))
+    }
+
     /// What the replica is called in records.
     #[must_use]
     pub const fn number(&self) -> u64 {
@@ -208,15 +215,12 @@ impl fmt::Debug for StoppedReplica {
 /// an election without it, for then every leader to come has it.
 #[must_use]
 pub fn committed(replicas: &[StoppedReplica]) -> Vec<Option<u64>> {
-    let noted = |replica: &StoppedReplica| replica.remembered.committed.map(|noted| noted.index);
     let logs: Vec<&Terms> = replicas.iter().map(|replica| &replica.terms).collect();
-    let snapshots = replicas.iter().filter_map(|replica| replica.snapshot.map(|last| last.index)).max();
-    let all = replicas.iter().filter_map(noted).max().max(snapshots).max(safe(&logs));
+    let all = replicas.iter().filter_map(StoppedReplica::noted).max().max(safe(&logs));
     let Some(best) = logs.iter().max_by_key(|log| (log.last_term(), log.end())) else { return Vec::new() };
     // A replica that fell behind may have entries at its end that nobody else took. Those that it applied must be right.
     let own = |replica: &StoppedReplica| {
-        let shared = replica.terms.shared_with(best).max(replica.snapshot.map(|last| last.index));
-        shared.max(noted(replica)).min(all)
+        replica.terms.shared_with(best).max(replica.noted()).min(all)
     };
     replicas.iter().map(own).collect()
 }

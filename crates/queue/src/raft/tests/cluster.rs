@@ -20,7 +20,6 @@ use super::List;
 use crate::journal::{Journal, JournalConfig};
 use crate::raft::{
     Applied, Group, GroupConfig, GroupError, GroupParts, GroupStatus, NodeAddress, ProposeError, RaftService,
-    TcpConnect,
 };
 
 pub(super) const CLUSTER: &str = "the-cluster";
@@ -91,7 +90,7 @@ impl Cluster {
             config: self.config.clone(),
             machine: List::default(),
             service,
-            connect: Arc::new(TcpConnect::default()),
+            channels: Arc::default(),
             is_new_cluster: false,
         };
         let group = Group::open(parts).await.inspect_err(|_| listener.abort())?;

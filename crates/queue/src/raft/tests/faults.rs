@@ -13,7 +13,7 @@ use tonic::Code;
 use super::List;
 use super::cluster::{CLUSTER, Cluster, GROUP, config, in_time, status_when};
 use crate::journal::{Journal, JournalConfig};
-use crate::raft::network::{Caller, OFFSET_PATH, STATUS_PATH, TcpConnect, VOTE_PATH};
+use crate::raft::network::{Caller, OFFSET_PATH, STATUS_PATH, VOTE_PATH};
 use crate::raft::types::log_id;
 use crate::raft::{
     Group, GroupConfig, GroupParts, Machine as _, NodeAddress, ProposeError, RaftService, snapshot,
@@ -21,7 +21,7 @@ use crate::raft::{
 
 fn caller(cluster: &str, token: Option<&str>) -> Caller {
     Caller {
-        connect: Arc::new(TcpConnect::default()),
+        channels: Arc::default(),
         cluster: cluster.into(),
         group: GROUP,
         token: token.map(|token| token.parse().expect("it can be a header")),
@@ -219,7 +219,7 @@ async fn nothing_is_acknowledged_before_it_is_durable() {
         config: config(),
         machine: List::default(),
         service: RaftService::new(CLUSTER.into(), None),
-        connect: Arc::new(TcpConnect::default()),
+        channels: Arc::default(),
         is_new_cluster: true,
     };
     let group = Group::open(parts).await.expect("the replica opens");

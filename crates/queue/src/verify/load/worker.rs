@@ -1,16 +1,15 @@
-//! A worker with a runtime of its own: when that is dropped, it is gone without a word, as a process that died.
+//! Workers, of all kinds.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use synod_core::jobs::{Assignment, Delivery, Op, SessionId};
-use synod_queue::access::CallError;
-use synod_queue::link::SessionEvent;
-use synod_queue::verify::{RecordedHands, RecordedSession};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use super::{HELD_MAX, LATER, ORDERED, PLAIN, Shared, TRIED, TTR_MS, queue};
+use super::{HELD_MAX, LATER, Load, ORDERED, PLAIN, TRIED, TTR_MS, queue};
+use crate::access::CallError;
+use crate::link::SessionEvent;
+use crate::verify::witness::{RecordedHands, RecordedSession};
 
 /// What kind of worker it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,33 +24,27 @@ enum Kind {
     Fleeting,
 }
 
-/// Works until the load is over.
-pub(super) fn run(shared: &Arc<Shared>, number: u64, mut rng: fastrand::Rng) {
-    let kind =
-        [Kind::Good, Kind::Picky, Kind::Slow, Kind::Fleeting][usize::try_from(number % 4).unwrap_or(0)];
-    while !shared.is_over.load(Ordering::Relaxed) {
-        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+/// How the life of a worker ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerEnd {
+    /// The load is over.
+    Over,
+    /// It is to vanish without a word, as a process that died: whoever runs it lets go of all that it has.
+    Vanishes,
+}
+
+impl Load {
+    /// A worker: takes jobs until the load is over, or its end has come. Its number says what kind of worker it is.
+    ///
+    /// # Errors
+    /// The queue did not take it in, or did not answer in time.
+    pub async fn work(&self, number: u64, rng: &mut fastrand::Rng) -> Result<WorkerEnd, CallError> {
+        let kind =
+            [Kind::Good, Kind::Picky, Kind::Slow, Kind::Fleeting][usize::try_from(number % 4).unwrap_or(0)];
         let life = Duration::from_millis(rng.u64(1_000..5_000));
         let until = (kind == Kind::Fleeting).then(|| Instant::now() + life);
-        let worker = Worker { shared, kind, until };
-        let is_gone = runtime.block_on(worker.work(&mut rng)).unwrap_or(false);
-        shared.vanished.fetch_add(is_gone.into(), Ordering::Relaxed);
-        // With the runtime go its sockets.
-        runtime.shutdown_background();
-    }
-}
-
-struct Worker<'a> {
-    shared: &'a Arc<Shared>,
-    kind: Kind,
-    until: Option<Instant>,
-}
-
-impl Worker<'_> {
-    /// Takes jobs until it is over, or the end has come: then true.
-    async fn work(&self, rng: &mut fastrand::Rng) -> Result<bool, CallError> {
         let queues = [PLAIN, ORDERED, LATER, TRIED].into_iter().map(queue).collect::<Result<Vec<_>, _>>()?;
-        let (link, history) = (self.shared.link("verify worker"), self.shared.history.clone());
+        let (link, history) = (self.link("verify worker"), self.history.clone());
         let mut session = RecordedSession::open(link, history, SessionId::new(rng.u64(1..1 << 48))).await?;
         let hands = session.hands();
         let mut under_way: JoinSet<()> = JoinSet::new();
@@ -60,7 +53,7 @@ impl Worker<'_> {
             tokio::select! {
                 event = session.next() => match event {
                     Some(SessionEvent::Delivery(delivery)) => {
-                        let kind = if self.is_calm() { Kind::Good } else { self.kind };
+                        let kind = if self.is_calm() { Kind::Good } else { kind };
                         under_way.spawn(handle(hands.clone(), kind, delivery, rng.fork()));
                     }
                     // What was lost is tried all the same: the queue must refuse it.
@@ -78,18 +71,14 @@ impl Worker<'_> {
                     }
                 }
             }
-            if self.shared.is_over.load(Ordering::Relaxed) {
+            if self.is_over() {
                 session.close().await?;
-                return Ok(false);
+                return Ok(WorkerEnd::Over);
             }
-            if self.until.is_some_and(|until| Instant::now() >= until) && !self.is_calm() {
-                return Ok(true);
+            if until.is_some_and(|until| Instant::now() >= until) && !self.is_calm() {
+                return Ok(WorkerEnd::Vanishes);
             }
         }
-    }
-
-    fn is_calm(&self) -> bool {
-        self.shared.is_calm.load(Ordering::Relaxed)
     }
 }
 

@@ -1,0 +1,150 @@
+//! The whole queue in a simulated world: three nodes, clients and workers as the product has them, over a network and on
+//! disks that fail as a seed says. Time is simulated too: what takes a minute there takes seconds here.
+//!
+//! ```text
+//!   SYNOD_SIM_SEEDS=200 cargo test -p synod-queue simulation            more than the usual few seeds
+//!   SYNOD_SIM_FIRST=17 SYNOD_SIM_SEEDS=1 cargo test -p synod-queue simulation::promises    one of them again
+//! ```
+//!
+//! At the end of each run [`crate::verify`] has to find that every promise was kept. It does not when the product is made
+//! to do something that it must not ([`planted`]).
+
+mod entropy;
+mod faults;
+mod network;
+pub(crate) mod planted;
+mod world;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use self::faults::{Faults, strike};
+use self::planted::{Mistake, plant};
+use self::world::World;
+use crate::verify::{LoadDone, Report, verify};
+
+/// What came of a run.
+struct Outcome {
+    report: Report,
+    faults: Faults,
+    load: LoadDone,
+    is_drained: bool,
+}
+
+/// One run, on a thread of its own. An error says why it did not come to its end.
+fn run(seed: u64, mistake: Option<Mistake>, length: Duration) -> Result<Outcome, String> {
+    let thread = std::thread::Builder::new().name(format!("seed {seed}"));
+    let run = move || {
+        entropy::seed(seed);
+        plant(mistake);
+        let mut world = World::new(seed);
+        until(&mut world, "the queue is set up", |world| world.stage.load.borrow().is_some());
+        let faults = strike(&mut world, length);
+        let load = world.stage.load.borrow().clone().expect("it was set up");
+        load.enough();
+        until(&mut world, "the rest is done", |world| world.stage.finished.borrow().is_some());
+        let finished = world.stage.finished.take().expect("it is finished");
+        let is_drained = finished.unwrap_or_else(|error| panic!("what is left is not known: {error}"));
+        let replays = world.replays();
+        let recording = world.history.recording().expect("it is in memory");
+        Outcome { report: verify(recording, replays), faults, load: load.done(), is_drained }
+    };
+    let joined = thread.spawn(run).expect("a thread").join();
+    joined.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
+    })
+}
+
+fn until(world: &mut World, what: &str, is_so: impl Fn(&World) -> bool) {
+    let limit = world.sim.elapsed() + PATIENCE;
+    while !is_so(world) {
+        assert!(world.sim.elapsed() < limit, "in time: {what}");
+        world.step();
+    }
+}
+
+/// Runs seeds on all processors until one says stop, or all are done.
+fn for_each_seed(first: u64, count: u64, each: impl Fn(u64) -> bool + Sync) {
+    let (next, is_over) = (AtomicU64::new(first), AtomicBool::new(false));
+    let processors = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..processors {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + count {
+                        return;
+                    }
+                    if each(seed) {
+                        is_over.store(true, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn variable(name: &str, usual: u64) -> u64 {
+    std::env::var(name).map_or(usual, |value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+#[test]
+fn promises_are_kept_whatever_happens_to_nodes_networks_and_disks() {
+    let (first, count) = (variable("SYNOD_SIM_FIRST", 1), variable("SYNOD_SIM_SEEDS", SEEDS));
+    let totals = std::sync::Mutex::new((Faults::default(), LoadDone::default(), 0));
+    for_each_seed(first, count, |seed| {
+        let outcome = run(seed, None, LENGTH).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert!(outcome.report.is_clean(), "seed {seed}: {}", outcome.report);
+        assert!(outcome.is_drained, "seed {seed}: not everything was done in time");
+        let mut totals = totals.lock().expect("nobody panics");
+        for (what, count) in outcome.faults.counts {
+            *totals.0.counts.entry(what).or_default() += count;
+        }
+        totals.1.submitted += outcome.load.submitted;
+        totals.1.unanswered += outcome.load.unanswered;
+        totals.2 += outcome.report.checked.seen.jobs;
+        false
+    });
+    let (faults, load, jobs) = totals.into_inner().expect("nobody panics");
+    println!("{count} seeds, {} s each: {faults:?}, {load:?}, {jobs} jobs", LENGTH.as_secs());
+    // Clients were answered, so that there was something to break.
+    assert!(jobs > count * 10, "{jobs} jobs in {count} runs");
+}
+
+/// Has a mistake made until the checker finds that it broke a promise. False if it never does.
+fn is_found(mistake: Mistake, promise: usize) -> bool {
+    let is_found = AtomicBool::new(false);
+    for_each_seed(1, MISTAKE_SEEDS, |seed| {
+        // Some runs come to no end, because nodes find out by themselves that something is wrong.
+        let is_broken = |outcome: Outcome| outcome.report.checked.broken[promise - 1] > 0;
+        let is_so = run(seed, Some(mistake), LENGTH).is_ok_and(is_broken);
+        is_found.fetch_or(is_so, Ordering::Relaxed);
+        is_so
+    });
+    is_found.into_inner()
+}
+
+#[test]
+fn disks_that_do_not_sync_are_found_out() {
+    assert!(is_found(Mistake::NoSync, 1), "something acknowledged is lost");
+}
+
+#[test]
+fn acks_that_need_no_fence_are_found_out() {
+    assert!(is_found(Mistake::NoFence, 3), "an ack counts of somebody who does not hold the job");
+}
+
+#[test]
+fn jobs_that_are_delivered_before_they_are_committed_are_found_out() {
+    assert!(is_found(Mistake::EarlyDelivery, 3), "something is delivered that was never assigned");
+}
+
+/// How many seeds there are unless somebody wants more.
+const SEEDS: u64 = 6;
+/// How many seeds may be needed to find a mistake.
+const MISTAKE_SEEDS: u64 = 20;
+/// How long things happen to the nodes of one seed.
+const LENGTH: Duration = Duration::from_secs(18);
+/// How long anything may take that must happen.
+const PATIENCE: Duration = Duration::from_secs(150);
