@@ -19,6 +19,7 @@
 
 pub mod access;
 pub mod beanstalk;
+mod blocking;
 mod client;
 mod connect;
 mod desk;

@@ -37,8 +37,18 @@ pub use self::witness::{RecordedClient, RecordedHands, RecordedSession};
 /// The data of a node cannot be used.
 pub fn replay(dirs: &[PathBuf], group: u16, hash_at: &BTreeSet<u64>) -> Result<Vec<Replay>, ReplayError> {
     let opened = (1..).zip(dirs).map(|(number, dir)| StoppedReplica::open(dir, group, number));
-    let replicas = opened.collect::<Result<Vec<_>, _>>()?;
-    let upto = committed(&replicas);
+    replay_all(&opened.collect::<Result<Vec<_>, _>>()?, hash_at)
+}
+
+/// Applies the logs of all replicas of a group, as far as they are committed.
+///
+/// # Errors
+/// The data of a node cannot be used.
+pub fn replay_all(
+    replicas: &[StoppedReplica],
+    hash_at: &BTreeSet<u64>,
+) -> Result<Vec<Replay>, ReplayError> {
+    let upto = committed(replicas);
     replicas.iter().zip(upto).map(|(replica, upto)| replica.replay(upto, hash_at)).collect()
 }
 

@@ -14,6 +14,7 @@ use synod_log::Ticket;
 use tokio::sync::mpsc;
 
 use super::types::{Entry, Types, Vote, entry_id, kept_entry, kept_vote, log_id, read_entry, vote_of};
+use crate::blocking::blocking;
 use crate::journal::{self, Journal, JournalError};
 
 /// The log of one group.
@@ -133,8 +134,8 @@ impl LogReader {
             Some(entries) => entries,
             None => {
                 let journal = Arc::clone(&self.journal);
-                let read = tokio::task::spawn_blocking(move || journal.read(group, from, to, bytes_max));
-                read.await.map_err(io::Error::other)?.map_err(io::Error::other)?
+                let read = move || journal.read(group, from, to, bytes_max).map_err(io::Error::other);
+                blocking(read).await?
             }
         };
         entries.into_iter().map(read_entry).collect()

@@ -11,6 +11,7 @@ use openraft::{EntryPayload, OptionalSend, StoredMembership};
 
 use super::snapshot::{self, SnapshotFile};
 use super::types::{LogId, Output, StoredMembers, Types};
+use crate::blocking::blocking;
 
 /// What the entries of a group are applied to. Every replica has one, and all become the same.
 pub trait Machine: Send + 'static {
@@ -190,8 +191,7 @@ impl<M: Machine> RaftStateMachine<Types> for MachineStore<M> {
     ) -> io::Result<()> {
         let (shared, last, members) =
             (Arc::clone(&self.shared), meta.last_log_id, meta.last_membership.clone());
-        let install = tokio::task::spawn_blocking(move || shared.install(&file, last, &members));
-        install.await.map_err(io::Error::other)??;
+        blocking(move || shared.install(&file, last, &members)).await?;
         self.applied = last;
         self.members = meta.last_membership.clone();
         Ok(())
@@ -220,12 +220,12 @@ impl<M: Machine> RaftSnapshotBuilder<Types> for Builder<M> {
         let frozen = self.frozen.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let frozen = frozen.ok_or_else(|| io::Error::other("the snapshot was written already"))?;
         let (shared, last, members) = (Arc::clone(&self.shared), self.last, self.members.clone());
-        let write = tokio::task::spawn_blocking(move || {
+        let write = move || {
             shared.write(frozen, last, &members)?;
             let current = shared.current().ok_or_else(|| io::Error::other("there is no snapshot"))?;
             current.open(shared.group)
-        });
-        write.await.map_err(io::Error::other)?
+        };
+        blocking(write).await
     }
 }
 

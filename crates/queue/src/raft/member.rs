@@ -16,6 +16,7 @@ use super::lead::ReplicaInfo;
 use super::machine::Machine;
 use super::service::Member;
 use super::types::{Types, read_vote, write_vote};
+use crate::blocking::blocking;
 
 impl<M: Machine> Member for Inner<M> {
     fn id(&self) -> u64 {
@@ -69,9 +70,7 @@ impl<M: Machine> Member for Inner<M> {
             let installed = self.raft.install_full_snapshot(vote, snapshot).await;
             let reply = installed.map_err(|fatal| Status::unavailable(fatal.to_string()))?;
             // It has another name now, unless it was not wanted.
-            if tokio::fs::try_exists(&path).await.unwrap_or(false) {
-                drop(tokio::fs::remove_file(&path).await);
-            }
+            drop(blocking(move || std::fs::remove_file(path)).await);
             Ok(wire::InstallReply { vote: Some(write_vote(&reply.vote)) })
         })
     }

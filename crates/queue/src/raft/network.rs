@@ -35,6 +35,7 @@ use tonic_prost::ProstCodec;
 
 use super::snapshot::SnapshotFile;
 use super::types::{ReplicaNode, Types, Vote, read_id, read_vote, write_entry, write_id, write_vote};
+use crate::blocking::blocking;
 use crate::connect::Channels;
 
 /// Calls the replicas of a group.
@@ -328,11 +329,11 @@ async fn read_chunks(
         while offset < bytes && is_wanted {
             let portion = usize::try_from(bytes - offset).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
             let file = Arc::clone(&file);
-            let data = tokio::task::spawn_blocking(move || {
+            let data = blocking(move || {
                 let mut data = vec![0; portion];
                 file.read_exact_at(&mut data, offset).map(|()| data)
             });
-            let data = data.await.map_err(std::io::Error::other)??;
+            let data = data.await?;
             offset += portion as u64;
             let chunk = wire::InstallRequest { data: data.into(), ..Default::default() };
             is_wanted = chunks.send(chunk).await.is_ok();

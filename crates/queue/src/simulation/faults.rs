@@ -22,8 +22,8 @@ impl Faults {
 enum Mend {
     /// A node is started again.
     Start(usize),
-    /// A worker is.
-    StartWorker(usize),
+    /// Workers are.
+    StartWorkers,
     /// These can hear each other again.
     Repair(String, String),
     /// What was said between these arrives at last.
@@ -80,12 +80,10 @@ impl Striker<'_> {
                 self.mend_after(500, Mend::Start(node));
             }
         }
-        for worker in 0..self.world.workers.len() {
-            if self.world.workers[worker].vanishes.replace(false) {
-                self.faults.count("workers that vanished");
-                self.world.sim.crash(self.world.workers[worker].name.as_str());
-                self.mend_after(300, Mend::StartWorker(worker));
-            }
+        if self.world.vanish.replace(false) {
+            self.faults.count("workers that vanished");
+            self.world.sim.crash("fleeting");
+            self.mend_after(300, Mend::StartWorkers);
         }
         let (due, later) = std::mem::take(&mut self.mends).into_iter().partition(|(at, _)| *at <= now);
         self.mends = later;
@@ -150,8 +148,7 @@ impl Striker<'_> {
         let mut others: Vec<String> = self.world.nodes.iter().map(|node| node.name.clone()).collect();
         others.retain(|other| *other != own);
         if with_clients {
-            others.push("clients".to_owned());
-            others.extend(self.world.workers.iter().map(|worker| worker.name.clone()));
+            others.extend(["clients", "workers", "fleeting"].map(ToOwned::to_owned));
         }
         let length = self.world.rng.u64(100..2_500);
         for other in others {
@@ -179,8 +176,7 @@ impl Striker<'_> {
         let own = self.world.nodes[node].name.clone();
         let length = self.world.rng.u64(100..2_500);
         let mut others: Vec<String> = self.world.nodes.iter().map(|node| node.name.clone()).collect();
-        others.push("clients".to_owned());
-        others.extend(self.world.workers.iter().map(|worker| worker.name.clone()));
+        others.extend(["clients", "workers", "fleeting"].map(ToOwned::to_owned));
         others.retain(|other| *other != own);
         for other in others {
             self.world.sim.hold(own.as_str(), other.as_str());
@@ -240,7 +236,7 @@ impl Striker<'_> {
     fn mend(&mut self, mend: Mend) {
         match mend {
             Mend::Start(node) => self.world.sim.bounce(self.world.nodes[node].name.as_str()),
-            Mend::StartWorker(worker) => self.world.sim.bounce(self.world.workers[worker].name.as_str()),
+            Mend::StartWorkers => self.world.sim.bounce("fleeting"),
             Mend::Repair(one, other) => self.world.sim.repair(one.as_str(), other.as_str()),
             Mend::Release(one, other) => self.world.sim.release(one.as_str(), other.as_str()),
         }

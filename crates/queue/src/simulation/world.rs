@@ -1,7 +1,8 @@
 //! A cluster, its clients and its workers in one simulated network, and what is done to them.
 
 use std::cell::{Cell, RefCell};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,25 +16,29 @@ use turmoil::Sim;
 use super::network::{SimConnect, listen};
 use super::planted::{Mistake, is_planted};
 use crate::desk::DeskConfig;
+use crate::jobs::Jobs;
 use crate::journal::{Journal, JournalConfig};
 use crate::link::LinkConfig;
 use crate::node::{QueueNode, QueueOptions, QueueServices};
 use crate::raft::GroupConfig;
-use crate::verify::{History, Load, Replay, StoppedReplica, WorkerEnd, hashed, replay};
+use crate::verify::{
+    History, Load, Replay, ReplayError, StoppedReplica, WorkerEnd, hashed, replay_all,
+};
 
 /// Everything that is simulated.
 pub(super) struct World {
     pub(super) sim: Sim<'static>,
     pub(super) rng: fastrand::Rng,
     pub(super) nodes: Vec<Rc<Node>>,
-    pub(super) workers: Vec<Rc<Worker>>,
+    /// The workers of the host `fleeting` are to be gone without a word.
+    pub(super) vanish: Rc<Cell<bool>>,
     pub(super) stage: Rc<Stage>,
     pub(super) history: History,
-    /// What was taken of logs before they were cut.
-    harvests: Vec<Replay>,
+    /// What logs have said before they were cut, and what that has led to.
+    chronicle: (Replay, Jobs),
     keeps_logs: bool,
     next_look: Duration,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 /// A node, whether it runs or not.
@@ -46,15 +51,6 @@ pub(super) struct Node {
     pub(super) ended: RefCell<Option<String>>,
     rng: RefCell<fastrand::Rng>,
     group: GroupConfig,
-}
-
-/// A worker, whether it runs or not.
-pub(super) struct Worker {
-    pub(super) name: String,
-    number: u64,
-    /// It is to be gone without a word.
-    pub(super) vanishes: Cell<bool>,
-    rng: RefCell<fastrand::Rng>,
 }
 
 /// How far the load is.
@@ -82,35 +78,38 @@ impl World {
         let group = if keeps_logs {
             GroupConfig::default()
         } else {
-            let (snapshot_log_bytes, kept_log_bytes) = (rng.u64(16..64) << 10, rng.u64(8..32) << 10);
+            let (snapshot_log_bytes, kept_log_bytes) = (rng.u64(32..96) << 10, rng.u64(96..160) << 10);
             GroupConfig { snapshot_log_bytes, kept_log_bytes, ..GroupConfig::default() }
         };
+        let machine = Jobs::new(0, JobLimits::default()).expect("the limits are sound");
+        let replay = Replay { replica: NODES as u64 + 1, ..Replay::default() };
         let mut world = Self {
             sim,
             nodes: Vec::new(),
-            workers: Vec::new(),
+            vanish: Rc::default(),
             stage: Rc::default(),
             history: History::in_memory(),
-            harvests: Vec::new(),
+            chronicle: (replay, machine),
             keeps_logs,
             next_look: Duration::ZERO,
             rng: rng.fork(),
-            _dir: dir,
+            dir,
         };
         for number in 1..=NODES {
             world.add_node(number, group.clone(), rng.fork());
         }
         world.add_clients(rng.fork());
-        for number in 0..Load::WORKERS {
-            world.add_worker(number, rng.fork());
-        }
+        // Those that vanish have a machine of their own.
+        let (fleeting, staying) = (0..Load::WORKERS).partition(|number| Load::is_fleeting(*number));
+        world.add_workers("workers", staying, rng.fork());
+        world.add_workers("fleeting", fleeting, rng.fork());
         world
     }
 
     fn add_node(&mut self, number: usize, group: GroupConfig, rng: fastrand::Rng) {
         let name = name_of(number);
         let node = Rc::new(Node {
-            dir: self._dir.path().join(&name),
+            dir: self.dir.path().join(&name),
             disk: RefCell::new(new_disk()),
             name: name.clone(),
             running: RefCell::default(),
@@ -151,18 +150,12 @@ impl World {
         });
     }
 
-    fn add_worker(&mut self, number: u64, rng: fastrand::Rng) {
-        let name = format!("worker-{number}");
-        let worker = Rc::new(Worker {
-            name: name.clone(),
-            number,
-            vanishes: Cell::new(false),
-            rng: RefCell::new(rng),
-        });
-        self.workers.push(Rc::clone(&worker));
-        let stage = Rc::clone(&self.stage);
+    fn add_workers(&mut self, name: &'static str, numbers: Vec<u64>, rng: fastrand::Rng) {
+        let rng = RefCell::new(rng);
+        let (stage, vanish) = (Rc::clone(&self.stage), Rc::clone(&self.vanish));
         self.sim.host(name, move || {
-            let (stage, worker) = (Rc::clone(&stage), Rc::clone(&worker));
+            let (stage, vanish, mut rng) = (Rc::clone(&stage), Rc::clone(&vanish), rng.borrow_mut().fork());
+            let numbers = numbers.clone();
             async move {
                 let load = loop {
                     let load = stage.load.borrow().clone();
@@ -171,11 +164,23 @@ impl World {
                         None => tokio::time::sleep(Duration::from_millis(100)).await,
                     }
                 };
-                let mut rng = worker.rng.borrow_mut().fork();
-                while !load.is_over() {
-                    // One that the queue did not answer begins anew.
-                    if load.work(worker.number, &mut rng).await == Ok(WorkerEnd::Vanishes) {
-                        worker.vanishes.set(true);
+                let work = |number: u64, mut rng: fastrand::Rng| {
+                    let load = load.clone();
+                    async move {
+                        while !load.is_over() {
+                            // One that the queue did not answer begins anew.
+                            if load.work(number, &mut rng).await == Ok(WorkerEnd::Vanishes) {
+                                return true;
+                            }
+                        }
+                        false
+                    }
+                };
+                let mut workers: tokio::task::JoinSet<bool> =
+                    numbers.into_iter().map(|number| work(number, rng.fork())).collect();
+                while let Some(ended) = workers.join_next().await {
+                    if ended? {
+                        vanish.set(true);
                         std::future::pending::<()>().await;
                     }
                 }
@@ -209,15 +214,19 @@ impl World {
         }
     }
 
-    /// Takes what is committed of all logs.
+    /// Takes what is committed of the log that has most.
     fn harvest(&mut self) {
-        for number in 0..self.nodes.len() {
-            // Records of one replica must come in their order: each harvest is told by somebody else.
-            let replica = 100 + self.harvests.len() as u64;
-            self.nodes[number].spread_log();
-            let Ok(stopped) = StoppedReplica::open(&self.nodes[number].dir, 0, replica) else { continue };
-            let harvest = stopped.replay(stopped.noted(), &Default::default());
-            self.harvests.extend(harvest);
+        let applied = |node: &Rc<Node>| {
+            let running = node.running.borrow().clone();
+            running.iter().flat_map(|running| running.groups()).map(|view| view.digest.0).max()
+        };
+        let Some(best) = self.nodes.iter().max_by_key(|node| applied(node)) else { return };
+        // A log that is being begun, or was just lost, has nothing yet.
+        let Ok(stopped) = best.stopped(NODES as u64 + 1) else { return };
+        let (replay, machine) = &mut self.chronicle;
+        let upto = stopped.noted();
+        if upto >= Some(replay.end) {
+            stopped.go_on(replay, machine, upto, &BTreeSet::new()).expect("nothing is purged too soon");
         }
     }
 
@@ -243,13 +252,11 @@ impl World {
 
     /// What the logs say in the end.
     pub(super) fn replays(&mut self) -> Vec<Replay> {
-        for node in &self.nodes {
-            node.spread_log();
-        }
         let recording = self.history.recording().expect("it is in memory");
-        let dirs: Vec<PathBuf> = self.nodes.iter().map(|node| node.dir.clone()).collect();
-        let mut replays = replay(&dirs, 0, &hashed(&recording)).expect("the logs are sound");
-        replays.append(&mut self.harvests);
+        let stopped = (1..).zip(&self.nodes).map(|(number, node)| node.stopped(number));
+        let stopped = stopped.collect::<Result<Vec<_>, _>>().expect("the logs are sound");
+        let mut replays = replay_all(&stopped, &hashed(&recording)).expect("the logs can be replayed");
+        replays.push(std::mem::take(&mut self.chronicle.0));
         replays
     }
 }
@@ -307,14 +314,10 @@ impl Node {
         drop(std::fs::remove_dir_all(&self.dir));
     }
 
-    /// Writes the log to where those look who look at stopped nodes.
-    fn spread_log(&self) {
-        let dir = self.dir.join("log");
-        drop(std::fs::remove_dir_all(&dir));
-        std::fs::create_dir_all(&dir).expect("a directory");
-        for (name, contents) in self.disk.borrow().contents() {
-            std::fs::write(Path::new(&dir).join(name), contents).expect("it can be written");
-        }
+    /// What it would have if it were stopped now.
+    fn stopped(&self, number: u64) -> Result<StoppedReplica, ReplayError> {
+        let disk = SimDisk::with_contents(self.disk.borrow().contents());
+        StoppedReplica::open_on(disk, &self.dir, 0, number)
     }
 }
 
@@ -344,5 +347,5 @@ fn address_of(number: usize) -> String {
 
 pub(super) const NODES: usize = 3;
 const PORT: u16 = 7371;
-const TICK: Duration = Duration::from_millis(2);
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const TICK: Duration = Duration::from_millis(4);
+const LOOK_EVERY: Duration = Duration::from_millis(120);

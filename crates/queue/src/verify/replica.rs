@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use synod_core::jobs::check::Record;
 use synod_core::jobs::{JobLimits, SettingOutOfRange};
+use synod_log::Disk;
 
 use super::overlay::Overlay;
 use crate::jobs::Jobs;
@@ -82,10 +83,19 @@ impl StoppedReplica {
     /// # Errors
     /// There is nothing, it is damaged, or the node runs.
     pub fn open(dir: &Path, group: u16, number: u64) -> Result<Self, ReplayError> {
+        let fault = |error| ReplayError { dir: dir.into(), problem: ReplayProblem::Disk(error) };
+        Self::open_on(Overlay::open(&dir.join("log")).map_err(fault)?, dir, group, number)
+    }
+
+    /// As [`open`](Self::open), with a log that is elsewhere.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn open_on(disk: impl Disk, dir: &Path, group: u16, number: u64) -> Result<Self, ReplayError> {
         let fault = |problem| ReplayError { dir: dir.into(), problem };
-        let disk = Overlay::open(&dir.join("log")).map_err(|error| fault(ReplayProblem::Disk(error)))?;
-        let (journal, _) =
-            Journal::open(JournalConfig::default(), disk).map_err(|error| fault(error.into()))?;
+        // Nothing is ever written.
+        let (journal, _flusher, _) =
+            Journal::open_apart(JournalConfig::default(), disk).map_err(|error| fault(error.into()))?;
         let remembered = journal.remembered(group);
         let mut replica = Self {
             number,
@@ -127,27 +137,46 @@ impl StoppedReplica {
             None if self.terms.first == 0 => (self.empty().map_err(fault)?, 0),
             _ => return Err(fault(ReplayProblem::NoSnapshot { first: self.terms.first })),
         };
+        let mut replay = Replay { replica: self.number, first, end: first, records };
+        self.go_on(&mut replay, &mut machine, upto, hash_at).map_err(fault)?;
+        replay.records.push(self.hash(&machine));
+        Ok(replay)
+    }
+
+    /// Applies what follows on a replay, up to an entry, to the machine that the replay has led to.
+    pub(crate) fn go_on(
+        &self,
+        replay: &mut Replay,
+        machine: &mut Jobs,
+        upto: Option<u64>,
+        hash_at: &BTreeSet<u64>,
+    ) -> Result<(), ReplayProblem> {
+        let first = replay.end;
+        if self.terms.first > first {
+            return Err(ReplayProblem::NoSnapshot { first: self.terms.first });
+        }
         let snapshot_at = self.snapshot.map(|last| last.index);
         let end = upto.map_or(0, |upto| upto + 1).min(self.terms.end()).max(first);
         let mut since = 0;
-        let walked = self.walk(first, end, |entry| {
+        self.walk(first, end, |entry| {
             let index = entry.id.index;
             let apply = |machine: &mut Jobs| {
                 let Some(command) = raft::command_of(entry)? else { return Ok(Vec::new()) };
                 Ok(machine.apply(index, &command, true)?.effects.events)
             };
-            let events = apply(&mut machine).map_err(|error| ReplayProblem::Entry { index, error })?;
-            records.extend(events.into_iter().map(|event| Record::Event { replica: self.number, event }));
+            let events = apply(machine).map_err(|error| ReplayProblem::Entry { index, error })?;
+            let replica = replay.replica;
+            replay.records.extend(events.into_iter().map(|event| Record::Event { replica, event }));
             since += 1;
             if since >= HASH_EVERY || hash_at.contains(&index) || snapshot_at == Some(index) {
                 since = 0;
-                records.push(self.hash(&machine));
+                replay.records.push(self.hash(machine));
             }
+            replay.end = index + 1;
             Ok(())
-        });
-        walked.map_err(fault)?;
-        records.push(self.hash(&machine));
-        Ok(Replay { replica: self.number, first, end, records })
+        })?;
+        replay.end = end;
+        Ok(())
     }
 
     /// The last entry that the replica knew to be committed.

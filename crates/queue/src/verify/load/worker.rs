@@ -24,6 +24,12 @@ enum Kind {
     Fleeting,
 }
 
+impl Kind {
+    fn of(number: u64) -> Self {
+        [Self::Good, Self::Picky, Self::Slow, Self::Fleeting][usize::try_from(number % 4).unwrap_or(0)]
+    }
+}
+
 /// How the life of a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerEnd {
@@ -34,13 +40,18 @@ pub enum WorkerEnd {
 }
 
 impl Load {
+    /// Whether the worker of this number vanishes now and then.
+    #[must_use]
+    pub fn is_fleeting(number: u64) -> bool {
+        Kind::of(number) == Kind::Fleeting
+    }
+
     /// A worker: takes jobs until the load is over, or its end has come. Its number says what kind of worker it is.
     ///
     /// # Errors
     /// The queue did not take it in, or did not answer in time.
     pub async fn work(&self, number: u64, rng: &mut fastrand::Rng) -> Result<WorkerEnd, CallError> {
-        let kind =
-            [Kind::Good, Kind::Picky, Kind::Slow, Kind::Fleeting][usize::try_from(number % 4).unwrap_or(0)];
+        let kind = Kind::of(number);
         let life = Duration::from_millis(rng.u64(1_000..5_000));
         let until = (kind == Kind::Fleeting).then(|| Instant::now() + life);
         let queues = [PLAIN, ORDERED, LATER, TRIED].into_iter().map(queue).collect::<Result<Vec<_>, _>>()?;
