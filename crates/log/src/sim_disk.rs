@@ -34,7 +34,8 @@ impl SimDisk {
         self.lock().fail_one_sync_after = Some(syncs);
     }
 
-    /// From now on syncs of files succeed and make nothing durable.
+    /// From now on syncs of files succeed and make nothing durable: a power cut takes the end of what was written, however
+    /// long ago, and leaves the rest in order.
     pub fn lie_about_syncs(&self) {
         self.lock().is_lying = true;
     }
@@ -79,7 +80,11 @@ impl SimDisk {
                 }
             }
         }
-        let inodes = state.inodes.iter().map(|inode| Inode::clean(inode.after_crash(&mut dice))).collect();
+        let after = |inode: &Inode| match state.is_lying {
+            true => inode.after_lies(&mut dice),
+            false => inode.after_crash(&mut dice),
+        };
+        let inodes = state.inodes.iter().map(after).map(Inode::clean).collect();
         Self::with(State { inodes, entries: entries.clone(), synced_entries: entries, ..State::default() })
     }
 
@@ -227,7 +232,7 @@ struct Inode {
     pending: Vec<Change>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Change {
     Write(usize, Vec<u8>),
     Truncate(usize),
@@ -246,6 +251,14 @@ impl Inode {
                 Change::Write(offset, bytes) => write(&mut self.synced, offset, &bytes),
             }
         }
+    }
+
+    fn after_lies(&self, dice: &mut Dice) -> Vec<u8> {
+        let mut kept = Self { synced: self.synced.clone(), ..Self::default() };
+        let count = dice.roll(self.pending.len() + 1);
+        kept.pending.extend(self.pending[..count].iter().cloned());
+        kept.settle();
+        kept.synced
     }
 
     fn after_crash(&self, dice: &mut Dice) -> Vec<u8> {

@@ -196,6 +196,9 @@ struct Reign {
     parked: Parked,
     /// When something happens by itself.
     tick_at: Option<Instant>,
+    /// What a simulation that delivers too early takes for the next entry, and for the state before it.
+    #[cfg(test)]
+    ahead: Option<(u64, synod_core::jobs::JobQueue)>,
 }
 
 struct Stream {
@@ -288,6 +291,8 @@ impl Keeper {
             orphans,
             parked: Parked::default(),
             tick_at: due,
+            #[cfg(test)]
+            ahead: None,
         }
     }
 

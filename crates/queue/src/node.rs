@@ -21,9 +21,7 @@ use crate::desk::{Desk, DeskConfig};
 use crate::jobs::Jobs;
 use crate::journal::{Journal, JournalConfig, JournalError};
 use crate::link::{Link, LinkConfig};
-use crate::raft::{
-    Group, GroupConfig, GroupError, GroupParts, GroupStatus, Lead, NodeAddress, RaftService,
-};
+use crate::raft::{Group, GroupConfig, GroupError, GroupParts, GroupStatus, Lead, NodeAddress, RaftService};
 use crate::service::QueueService;
 use crate::token::Token;
 
@@ -214,7 +212,11 @@ impl QueueNode {
     #[must_use]
     pub fn link_config(&self) -> LinkConfig {
         let token = Token::bearer(self.client_token.as_deref());
-        LinkConfig { token, connect: Arc::clone(&self.connect), ..LinkConfig::new(self.seeds.iter().cloned()) }
+        LinkConfig {
+            token,
+            connect: Arc::clone(&self.connect),
+            ..LinkConfig::new(self.seeds.iter().cloned())
+        }
     }
 
     /// A client of the queue.

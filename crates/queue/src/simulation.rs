@@ -111,7 +111,8 @@ fn promises_are_kept_whatever_happens_to_nodes_networks_and_disks() {
         let output = command.output().expect("it runs again");
         let is_sound = output.status.success();
         if !is_sound {
-            let (told, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            let (told, why) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
             println!("seed {seed}:\n{told}{why}");
             failed.lock().expect("nobody panics").push(seed);
         }

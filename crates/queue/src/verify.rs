@@ -44,10 +44,7 @@ pub fn replay(dirs: &[PathBuf], group: u16, hash_at: &BTreeSet<u64>) -> Result<V
 ///
 /// # Errors
 /// The data of a node cannot be used.
-pub fn replay_all(
-    replicas: &[StoppedReplica],
-    hash_at: &BTreeSet<u64>,
-) -> Result<Vec<Replay>, ReplayError> {
+pub fn replay_all(replicas: &[StoppedReplica], hash_at: &BTreeSet<u64>) -> Result<Vec<Replay>, ReplayError> {
     let upto = committed(replicas);
     replicas.iter().zip(upto).map(|(replica, upto)| replica.replay(upto, hash_at)).collect()
 }

@@ -200,17 +200,23 @@ fn end_of(wish: &Wish, reply: &Result<Reply, Refusal>) -> wire::PullEnd {
 
 /// Delivers what an entry will lead to if it becomes the next one, where a simulation has planted that.
 #[cfg(test)]
-pub(super) fn deliver_early(group: &crate::raft::Group<Jobs>, reign: &Reign, entry: &bytes::Bytes) {
+pub(super) fn deliver_early(group: &crate::raft::Group<Jobs>, reign: &mut Reign, entry: &bytes::Bytes) {
     use crate::simulation::planted::{Mistake, is_planted};
 
-    let status = group.status();
-    if !is_planted(Mistake::EarlyDelivery) || !reign.under_way.is_empty() || status.last != status.applied {
+    if !is_planted(Mistake::EarlyDelivery) {
         return;
     }
-    let mut queue = group.read(|jobs| jobs.queue().clone());
+    let status = group.status();
+    if reign.under_way.is_empty() {
+        let next = status.last.map_or(0, |last| last + 1);
+        let is_known = status.last == status.applied;
+        reign.ahead = is_known.then(|| (next, group.read(|jobs| jobs.queue().clone())));
+    }
+    let Some((next, queue)) = &mut reign.ahead else { return };
     let mut effects = Effects::new();
     let frame = synod_core::jobs::Frame::decode(entry.clone()).expect("it was packed just now");
-    queue.apply(status.last.map_or(0, |last| last + 1), &frame, &mut effects).expect("it is the next one");
+    queue.apply(*next, &frame, &mut effects).expect("it is the next one");
+    *next += 1;
     let mut mail = Mail::default();
     for delivery in effects.deliveries {
         reign.deliver(delivery, None, &mut mail);

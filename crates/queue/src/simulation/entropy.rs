@@ -26,9 +26,8 @@ pub(super) fn seed(seed: u64) {
 unsafe extern "C" fn getrandom(buffer: *mut u8, length: usize, _flags: u32) -> isize {
     // SAFETY: the caller says so.
     let bytes = unsafe { std::slice::from_raw_parts_mut(buffer, length) };
-    let is_simulated = SEQUENCE.try_with(|sequence| {
-        sequence.borrow_mut().as_mut().map(|sequence| sequence.fill(bytes)).is_some()
-    });
+    let is_simulated = SEQUENCE
+        .try_with(|sequence| sequence.borrow_mut().as_mut().map(|sequence| sequence.fill(bytes)).is_some());
     if !is_simulated.unwrap_or(false) {
         let read = File::open("/dev/urandom").and_then(|mut random| random.read_exact(bytes));
         if read.is_err() {

@@ -32,8 +32,13 @@ enum Mend {
 
 /// Does things to a world for a while, then mends everything.
 pub(super) fn strike(world: &mut World, length: Duration) -> Faults {
-    let mut striker =
-        Striker { world, faults: Faults::default(), mends: Vec::new(), expected: [false; NODES], has_lost_disk: false };
+    let mut striker = Striker {
+        world,
+        faults: Faults::default(),
+        mends: Vec::new(),
+        expected: [false; NODES],
+        has_lost_disk: false,
+    };
     let end = striker.world.sim.elapsed() + length;
     let mut next = striker.world.sim.elapsed();
     while striker.world.sim.elapsed() < end {

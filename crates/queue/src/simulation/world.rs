@@ -21,9 +21,7 @@ use crate::journal::{Journal, JournalConfig};
 use crate::link::LinkConfig;
 use crate::node::{QueueNode, QueueOptions, QueueServices};
 use crate::raft::GroupConfig;
-use crate::verify::{
-    History, Load, Replay, ReplayError, StoppedReplica, WorkerEnd, hashed, replay_all,
-};
+use crate::verify::{History, Load, Replay, ReplayError, StoppedReplica, WorkerEnd, hashed, replay_all};
 
 /// Everything that is simulated.
 pub(super) struct World {
@@ -256,7 +254,9 @@ impl World {
         let stopped = (1..).zip(&self.nodes).map(|(number, node)| node.stopped(number));
         let stopped = stopped.collect::<Result<Vec<_>, _>>().expect("the logs are sound");
         let mut replays = replay_all(&stopped, &hashed(&recording)).expect("the logs can be replayed");
-        replays.push(std::mem::take(&mut self.chronicle.0));
+        if !self.keeps_logs {
+            replays.push(std::mem::take(&mut self.chronicle.0));
+        }
         replays
     }
 }
@@ -276,7 +276,8 @@ impl Node {
     }
 
     async fn start(&self) -> Result<Rc<QueueNode>, Box<dyn std::error::Error>> {
-        let log = LogConfig { record_bytes_max: 512 << 10, queue_bytes_max: 4 << 20, segment_bytes_max: 1 << 20 };
+        let log =
+            LogConfig { record_bytes_max: 512 << 10, queue_bytes_max: 4 << 20, segment_bytes_max: 1 << 20 };
         let config = JournalConfig { log, cache_bytes_max: 32 << 10 };
         let (journal, flusher, _) = Journal::open_apart(config, self.disk.borrow().clone())?;
         let mut rng = self.rng.borrow_mut().fork();

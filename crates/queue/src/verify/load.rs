@@ -71,7 +71,10 @@ impl Load {
             (PLAIN, QueueSettings { inflight_max: Some(INFLIGHT_MAX), ..plain.clone() }),
             (ORDERED, plain.clone()),
             (LATER, plain.clone()),
-            (TRIED, QueueSettings { max_attempts: 3, backoff: Backoff { base_ms: 20, cap_ms: 200 }, ..plain }),
+            (
+                TRIED,
+                QueueSettings { max_attempts: 3, backoff: Backoff { base_ms: 20, cap_ms: 200 }, ..plain },
+            ),
         ];
         for (name, settings) in settings {
             link.call(Op::QueueSet { queue: queue(name)?, settings: Some(Box::new(settings)) }).await?;

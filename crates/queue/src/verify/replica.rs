@@ -248,9 +248,7 @@ pub fn committed(replicas: &[StoppedReplica]) -> Vec<Option<u64>> {
     let all = replicas.iter().filter_map(StoppedReplica::noted).max().max(safe(&logs));
     let Some(best) = logs.iter().max_by_key(|log| (log.last_term(), log.end())) else { return Vec::new() };
     // A replica that fell behind may have entries at its end that nobody else took. Those that it applied must be right.
-    let own = |replica: &StoppedReplica| {
-        replica.terms.shared_with(best).max(replica.noted()).min(all)
-    };
+    let own = |replica: &StoppedReplica| replica.terms.shared_with(best).max(replica.noted()).min(all);
     replicas.iter().map(own).collect()
 }
 
