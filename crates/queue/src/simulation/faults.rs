@@ -208,6 +208,7 @@ impl Striker<'_> {
         }
         self.has_lost_disk = true;
         self.faults.count("disks that were lost");
+        self.world.harvest();
         self.crash(node, 0);
         self.world.nodes[node].lose_disk();
         self.mend_after(500, Mend::Start(node));

@@ -76,7 +76,7 @@ impl World {
         let group = if keeps_logs {
             GroupConfig::default()
         } else {
-            let (snapshot_log_bytes, kept_log_bytes) = (rng.u64(32..96) << 10, rng.u64(96..160) << 10);
+            let (snapshot_log_bytes, kept_log_bytes) = (rng.u64(32..96) << 10, rng.u64(128..256) << 10);
             GroupConfig { snapshot_log_bytes, kept_log_bytes, ..GroupConfig::default() }
         };
         let machine = Jobs::new(0, JobLimits::default()).expect("the limits are sound");
@@ -212,19 +212,22 @@ impl World {
         }
     }
 
-    /// Takes what is committed of the log that has most.
-    fn harvest(&mut self) {
-        let applied = |node: &Rc<Node>| {
+    /// Takes what is committed of the log that has most, of those that still have what is wanted.
+    pub(super) fn harvest(&mut self) {
+        let (replay, machine) = &mut self.chronicle;
+        let applied = |node: &&Rc<Node>| {
             let running = node.running.borrow().clone();
             running.iter().flat_map(|running| running.groups()).map(|view| view.digest.0).max()
         };
-        let Some(best) = self.nodes.iter().max_by_key(|node| applied(node)) else { return };
-        // A log that is being begun, or was just lost, has nothing yet.
-        let Ok(stopped) = best.stopped(NODES as u64 + 1) else { return };
-        let (replay, machine) = &mut self.chronicle;
-        let upto = stopped.noted();
-        if upto >= Some(replay.end) {
-            stopped.go_on(replay, machine, upto, &BTreeSet::new()).expect("nothing is purged too soon");
+        let mut nodes: Vec<&Rc<Node>> = self.nodes.iter().collect();
+        nodes.sort_by_cached_key(|node| std::cmp::Reverse(applied(node)));
+        for node in nodes {
+            // A log that is being begun, or was just lost, has nothing yet.
+            let Ok(stopped) = node.stopped(NODES as u64 + 1) else { continue };
+            let upto = stopped.noted();
+            if upto >= Some(replay.end) && stopped.go_on(replay, machine, upto, &BTreeSet::new()).is_ok() {
+                return;
+            }
         }
     }
 
