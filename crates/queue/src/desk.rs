@@ -18,6 +18,7 @@
 //! a grace to come back, for their workers have to find the new leader first.
 
 mod carry;
+mod faces;
 mod pack;
 mod parked;
 
@@ -34,6 +35,8 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
+use self::faces::Faces;
+pub(crate) use self::faces::shown;
 use self::pack::Packer;
 use self::parked::Parked;
 use crate::jobs::{Carried, Jobs};
@@ -74,6 +77,7 @@ pub(crate) struct Desk {
     group: Group<Jobs>,
     config: Arc<DeskConfig>,
     events: broadcast::Sender<Arc<Vec<Event>>>,
+    faces: Faces,
 }
 
 /// What is said to a stream.
@@ -95,7 +99,7 @@ pub(crate) struct Admission {
 /// Something that a stream brings.
 pub(crate) enum Note {
     /// It wants to be let in.
-    Open { gateway: GatewayId, out: ToStream, reply: oneshot::Sender<Option<Admission>> },
+    Open { gateway: GatewayId, name: Arc<str>, out: ToStream, reply: oneshot::Sender<Option<Admission>> },
     /// Things to do, in order, with what a worker that comes back has in its hands.
     Commands { stream: StreamId, commands: Vec<(u64, Op, Vec<Assignment>)> },
     /// Wishes for jobs.
@@ -134,16 +138,18 @@ impl Desk {
         let (notes, received) = mpsc::channel(NOTES_MAX);
         let (events, _) = broadcast::channel(EVENTS_KEPT);
         let config = Arc::new(config);
+        let faces = Faces::default();
         let keeper = Keeper {
             lead: group.lead(),
             group: group.clone(),
             config: Arc::clone(&config),
             events: events.clone(),
+            faces: faces.clone(),
             next_stream: 1,
             reign: None,
         };
         tokio::spawn(keeper.run(received));
-        Self { notes, group, config, events }
+        Self { notes, group, config, events, faces }
     }
 
     pub(crate) const fn group(&self) -> &Group<Jobs> {
@@ -159,15 +165,20 @@ impl Desk {
         self.events.subscribe()
     }
 
+    /// By which names the sessions came that are open, while this node leads.
+    pub(crate) const fn faces(&self) -> &Faces {
+        &self.faces
+    }
+
     /// Hands something in. False when the desk is gone.
     pub(crate) async fn hand_in(&self, note: Note) -> bool {
         self.notes.send(note).await.is_ok()
     }
 
     /// Lets a stream in, if this node leads.
-    pub(crate) async fn admit(&self, gateway: GatewayId, out: ToStream) -> Option<Admission> {
+    pub(crate) async fn admit(&self, gateway: GatewayId, name: Arc<str>, out: ToStream) -> Option<Admission> {
         let (reply, admitted) = oneshot::channel();
-        self.hand_in(Note::Open { gateway, out, reply }).await;
+        self.hand_in(Note::Open { gateway, name, out, reply }).await;
         admitted.await.ok().flatten()
     }
 }
@@ -178,6 +189,7 @@ struct Keeper {
     group: Group<Jobs>,
     config: Arc<DeskConfig>,
     events: broadcast::Sender<Arc<Vec<Event>>>,
+    faces: Faces,
     next_stream: u64,
     reign: Option<Reign>,
 }
@@ -191,6 +203,7 @@ struct Reign {
     origins: VecDeque<(Vec<Origin>, Instant)>,
     streams: HashMap<StreamId, Stream>,
     sessions: HashMap<SessionId, StreamId>,
+    faces: Faces,
     /// Sessions that nobody has come back for yet, and until when they may.
     orphans: HashMap<SessionId, Instant>,
     parked: Parked,
@@ -201,6 +214,8 @@ struct Reign {
 struct Stream {
     out: ToStream,
     gateway: GatewayId,
+    /// What it calls itself.
+    name: Arc<str>,
     sessions: HashSet<SessionId>,
     under_way: Arc<AtomicU32>,
 }
@@ -213,6 +228,8 @@ enum Origin {
     Stream { stream: StreamId, sequence: u64 },
     /// A stream that opens a session, whose worker has this in its hands.
     Session { stream: StreamId, sequence: u64, session: SessionId, held: Vec<Assignment> },
+    /// A stream that closes a session.
+    SessionEnd { stream: StreamId, sequence: u64, session: SessionId },
     /// A stream's wish for jobs.
     Pull { stream: StreamId, wish: Wish },
     /// The desk itself.
@@ -285,6 +302,7 @@ impl Keeper {
             origins: VecDeque::new(),
             streams: HashMap::new(),
             sessions: HashMap::new(),
+            faces: self.faces.clone(),
             orphans,
             parked: Parked::default(),
             tick_at: due,
@@ -294,6 +312,7 @@ impl Keeper {
     /// Ends the reign: every stream is told who leads now, as far as that is known.
     fn abdicate(&mut self) {
         let Some(reign) = self.reign.take() else { return };
+        self.faces.clear();
         let told = not_leader(&self.lead.borrow());
         for stream in reign.streams.into_values() {
             // A stream that has ended need not be told.
@@ -321,7 +340,7 @@ impl Keeper {
     fn take(&mut self, note: Note) {
         let Some(reign) = &mut self.reign else { return refuse(note) };
         match note {
-            Note::Open { gateway, out, reply } => {
+            Note::Open { gateway, name, out, reply } => {
                 if reign.streams.len() >= self.config.streams_max {
                     drop(
                         out.send(Err(Status::resource_exhausted(
@@ -333,7 +352,7 @@ impl Keeper {
                 let stream = StreamId(self.next_stream);
                 self.next_stream += 1;
                 let (sessions, under_way) = (HashSet::new(), Arc::new(AtomicU32::new(0)));
-                reign.streams.insert(stream, Stream { out, gateway, sessions, under_way });
+                reign.streams.insert(stream, Stream { out, gateway, name, sessions, under_way });
                 let origin = Origin::Open { stream, reply };
                 reign.packer.push(origin, Op::GatewayOpen { gateway }.into());
             }
@@ -343,6 +362,9 @@ impl Keeper {
                     let origin = match &op {
                         Op::SessionOpen { session, .. } => {
                             Origin::Session { stream, sequence, session: *session, held }
+                        }
+                        Op::SessionClose { session } => {
+                            Origin::SessionEnd { stream, sequence, session: *session }
                         }
                         _ => Origin::Stream { stream, sequence },
                     };
@@ -374,6 +396,7 @@ impl Keeper {
                     // It may have come back on another stream.
                     if reign.sessions.get(&session) == Some(&stream) {
                         reign.sessions.remove(&session);
+                        reign.faces.remove(session);
                         match end {
                             StreamEnd::Reset => {
                                 reign.orphans.insert(session, Instant::now() + self.config.grace);
