@@ -1,6 +1,7 @@
 //! Groups of replicas.
 
 mod cluster;
+mod elections;
 mod faults;
 mod groups;
 mod suite;

@@ -1,8 +1,10 @@
 //! A cluster of replicas on the loopback interface, any of which can be killed, wiped and started again.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,16 +13,18 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use openraft::async_runtime::watch::WatchReceiver as _;
 use synod_cluster::remote::PeerService;
 use synod_log::FileDisk;
+use synod_log::sim_disk::SimDisk;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
 
 use super::List;
 use crate::journal::{Journal, JournalConfig};
 use crate::raft::{
-    Applied, Group, GroupConfig, GroupError, GroupParts, GroupStatus, NodeAddress, ProposeError, RaftService,
-    TcpConnect,
+    Applied, Connect, Group, GroupConfig, GroupError, GroupParts, GroupStatus, NodeAddress, ProposeError,
+    RaftService, TcpConnect,
 };
 
 pub(super) const CLUSTER: &str = "the-cluster";
@@ -34,12 +38,35 @@ pub(super) fn config() -> GroupConfig {
 pub(super) struct Node {
     pub(super) group: Group<List>,
     journal: Arc<Journal>,
+    service: RaftService,
+    calls: Arc<Calls>,
     listener: JoinHandle<()>,
+}
+
+/// The calls of a node to the others, which can be kept from getting through.
+#[derive(Default)]
+struct Calls {
+    connect: TcpConnect,
+    is_cut: AtomicBool,
+    /// How many did not get through.
+    lost: AtomicUsize,
+}
+
+impl Connect for Calls {
+    fn connect(&self, address: &str) -> Result<Channel, String> {
+        if self.is_cut.load(Ordering::Relaxed) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return Err("the line is cut".into());
+        }
+        self.connect.connect(address)
+    }
 }
 
 pub(super) struct Cluster {
     pub(super) addresses: Vec<NodeAddress>,
     dirs: Vec<TempDir>,
+    /// Nodes whose logs are not on a real disk.
+    disks: BTreeMap<usize, SimDisk>,
     nodes: Vec<Option<Node>>,
     config: GroupConfig,
     token: Option<MetadataValue<Ascii>>,
@@ -67,7 +94,8 @@ impl Cluster {
         }
         let dirs = (0..count).map(|_| TempDir::new().expect("there is a directory")).collect();
         let token = Some("Bearer of the cluster".parse().expect("it can be a header"));
-        Self { addresses, dirs, nodes: (0..count).map(|_| None).collect(), config, token }
+        let (disks, nodes) = (BTreeMap::new(), (0..count).map(|_| None).collect());
+        Self { addresses, dirs, disks, nodes, config, token }
     }
 
     pub(super) async fn start_node(&mut self, node: usize) {
@@ -79,9 +107,15 @@ impl Cluster {
         let address = &self.addresses[node].address;
         let listener = TcpListener::bind(address).await.expect("the port is still free");
         let listener = tokio::spawn(listen(listener, service.clone()));
-        let disk = FileDisk::open(self.dirs[node].path().join("log")).expect("the directory opens");
-        let (journal, _) = Journal::open(JournalConfig::default(), disk).expect("the journal opens");
-        let journal = Arc::new(journal);
+        let opened = match self.disks.get(&node) {
+            Some(disk) => Journal::open(JournalConfig::default(), disk.clone()),
+            None => {
+                let disk = FileDisk::open(self.dirs[node].path().join("log")).expect("the directory opens");
+                Journal::open(JournalConfig::default(), disk)
+            }
+        };
+        let journal = Arc::new(opened.expect("the journal opens").0);
+        let calls = Arc::new(Calls::default());
         let parts = GroupParts {
             group: GROUP,
             node: self.addresses[node].name.clone(),
@@ -90,18 +124,40 @@ impl Cluster {
             journal: Arc::clone(&journal),
             config: self.config.clone(),
             machine: List::default(),
-            service,
-            connect: Arc::new(TcpConnect::default()),
+            service: service.clone(),
+            connect: Arc::clone(&calls) as Arc<dyn Connect>,
             is_new_cluster: false,
         };
         let group = Group::open(parts).await.inspect_err(|_| listener.abort())?;
-        self.nodes[node] = Some(Node { group, journal, listener });
+        self.nodes[node] = Some(Node { group, journal, service, calls, listener });
         Ok(())
+    }
+
+    /// Cuts a node off: it hears nobody, and nobody hears it. It goes on.
+    pub(super) async fn cut(&mut self, node: usize) {
+        let running = self.nodes[node].as_mut().expect("it runs");
+        running.calls.is_cut.store(true, Ordering::Relaxed);
+        running.listener.abort();
+        drop((&mut running.listener).await);
+    }
+
+    /// How many calls of a node did not get through.
+    pub(super) fn lost_calls(&self, node: usize) -> usize {
+        self.nodes[node].as_ref().expect("it runs").calls.lost.load(Ordering::Relaxed)
+    }
+
+    /// Connects a node again.
+    pub(super) async fn mend(&mut self, node: usize) {
+        let listener =
+            TcpListener::bind(&self.addresses[node].address).await.expect("the port is still free");
+        let running = self.nodes[node].as_mut().expect("it runs");
+        running.listener = tokio::spawn(listen(listener, running.service.clone()));
+        running.calls.is_cut.store(false, Ordering::Relaxed);
     }
 
     /// Ends a node without a word.
     pub(super) async fn kill(&mut self, node: usize) {
-        let Node { group, mut journal, listener } = self.nodes[node].take().expect("it runs");
+        let Node { group, mut journal, listener, .. } = self.nodes[node].take().expect("it runs");
         listener.abort();
         group.stop().await;
         drop(group);
@@ -114,6 +170,11 @@ impl Cluster {
             tokio::time::sleep(Duration::from_millis(1)).await;
         };
         drop(journal);
+    }
+
+    /// Has a node that does not run yet write its log to this disk.
+    pub(super) fn put_log_on(&mut self, node: usize, disk: SimDisk) {
+        self.disks.insert(node, disk);
     }
 
     pub(super) fn wipe(&mut self, node: usize) {
@@ -148,10 +209,16 @@ impl Cluster {
         let entry = entry.into();
         loop {
             let leader = self.leader().await;
-            let proposed = self.group(leader).propose(entry.clone()).await.expect("it runs");
-            match in_time("an answer", proposed).await {
+            let outcome = match self.group(leader).propose(entry.clone()).await {
+                Ok(proposed) => in_time("an answer", proposed).await,
+                Err(error) => Err(error),
+            };
+            match outcome {
                 Ok(applied) => return applied,
-                Err(ProposeError::NotLeader { .. } | ProposeError::Unknown) => tokio::task::yield_now().await,
+                // A leader that has just ended is none any more.
+                Err(ProposeError::NotLeader { .. } | ProposeError::Unknown | ProposeError::Stopped) => {
+                    tokio::task::yield_now().await;
+                }
                 Err(error) => panic!("{error}"),
             }
         }
