@@ -21,6 +21,8 @@ mod carry;
 mod faces;
 mod pack;
 mod parked;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -31,7 +33,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesOrdered;
 use synod_core::jobs::{Assignment, Command, Event, GatewayId, Op, QueueName, SessionId, Token};
 use synod_wire::queue as wire;
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
@@ -78,6 +80,8 @@ pub(crate) struct Desk {
     config: Arc<DeskConfig>,
     events: broadcast::Sender<Arc<Vec<Event>>>,
     faces: Faces,
+    /// Room for commands that the desk has not taken yet, in kibibytes.
+    room: Arc<Semaphore>,
 }
 
 /// What is said to a stream.
@@ -101,7 +105,12 @@ pub(crate) enum Note {
     /// It wants to be let in.
     Open { gateway: GatewayId, name: Arc<str>, out: ToStream, reply: oneshot::Sender<Option<Admission>> },
     /// Things to do, in order, with what a worker that comes back has in its hands.
-    Commands { stream: StreamId, commands: Vec<(u64, Op, Vec<Assignment>)> },
+    Commands {
+        stream: StreamId,
+        commands: Vec<(u64, Op, Vec<Assignment>)>,
+        /// What they take of the room before the desk.
+        room: OwnedSemaphorePermit,
+    },
     /// Wishes for jobs.
     Pulls { stream: StreamId, pulls: Vec<Wish> },
     /// Wishes that are taken back.
@@ -149,7 +158,8 @@ impl Desk {
             reign: None,
         };
         tokio::spawn(keeper.run(received));
-        Self { notes, group, config, events, faces }
+        let room = Arc::new(Semaphore::new(ROOM_KIB));
+        Self { notes, group, config, events, faces, room }
     }
 
     pub(crate) const fn group(&self) -> &Group<Jobs> {
@@ -173,6 +183,21 @@ impl Desk {
     /// Hands something in. False when the desk is gone.
     pub(crate) async fn hand_in(&self, note: Note) -> bool {
         self.notes.send(note).await.is_ok()
+    }
+
+    /// Hands commands in, once there is room for all that they carry. A stream that waits here is not read from, so that its
+    /// client has to wait as well. False when the desk is gone.
+    pub(crate) async fn hand_in_commands(
+        &self,
+        stream: StreamId,
+        commands: Vec<(u64, Op, Vec<Assignment>)>,
+    ) -> bool {
+        let bytes: usize = commands.iter().map(|(_, op, _)| pack::cost(op)).sum();
+        let kib = u32::try_from(bytes.div_ceil(1 << 10).min(ROOM_KIB)).unwrap_or(u32::MAX);
+        match Arc::clone(&self.room).acquire_many_owned(kib).await {
+            Ok(room) => self.hand_in(Note::Commands { stream, commands, room }).await,
+            Err(_) => false,
+        }
     }
 
     /// Lets a stream in, if this node leads.
@@ -356,7 +381,7 @@ impl Keeper {
                 let origin = Origin::Open { stream, reply };
                 reign.packer.push(origin, Op::GatewayOpen { gateway }.into());
             }
-            Note::Commands { stream, commands } => {
+            Note::Commands { stream, commands, room } => {
                 let Some(gateway) = reign.streams.get(&stream).map(|stream| stream.gateway) else { return };
                 for (sequence, op, held) in commands {
                     let origin = match &op {
@@ -371,6 +396,8 @@ impl Keeper {
                     let token = Some(Token { gateway, sequence });
                     reign.packer.push(origin, Command { token, op });
                 }
+                // They are with the packer now, which has a bound of its own.
+                drop(room);
             }
             Note::Pulls { stream, pulls } => {
                 for wish in pulls {
@@ -499,6 +526,8 @@ fn unix_millis() -> u64 {
 const FRAMES_UNDER_WAY_MAX: usize = 4;
 /// Notes that wait for the desk. A full desk makes streams wait, and streams make their clients wait.
 const NOTES_MAX: usize = 1_024;
+/// Commands that wait for the desk may carry so much, whoever they are of.
+const ROOM_KIB: usize = 32 << 10;
 /// Notes that are taken at once.
 const NOTES_AT_ONCE: usize = 256;
 /// Batches of events that a slow listener may be behind.

@@ -173,7 +173,7 @@ async fn read(
                 return Err(Status::resource_exhausted(text));
             }
             let commands = commands.into_iter().map(command).collect::<Result<Vec<_>, _>>()?;
-            desk.hand_in(Note::Commands { stream, commands }).await;
+            desk.hand_in_commands(stream, commands).await;
         }
         if !pulls.is_empty() {
             let pulls = pulls.into_iter().map(wish).collect::<Result<Vec<_>, _>>()?;

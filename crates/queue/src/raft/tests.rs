@@ -32,6 +32,14 @@ impl Machine for List {
         Ok(self.items.len())
     }
 
+    fn digest(&self) -> Option<(u64, u64)> {
+        self.items.last().map(|(index, _)| (*index, self.sum.into()))
+    }
+
+    fn digest_at(&self, index: u64) -> Option<u64> {
+        self.digest().filter(|(last, _)| *last == index).map(|(_, sum)| sum)
+    }
+
     fn freeze(&self) -> Self {
         self.clone()
     }

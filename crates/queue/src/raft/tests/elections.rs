@@ -72,6 +72,26 @@ async fn who_was_cut_off_deposes_nobody_when_it_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_handed_the_lead_does_not_wait_for_silence() {
+    // Whoever waited would wait for longer than this test.
+    let config = GroupConfig { election_ms: 50_000..60_000, heartbeat_ms: 60, ..config() };
+    let cluster = Cluster::start(3, config).await;
+    cluster.complete().await;
+    let mut took = Vec::new();
+    for round in 0..10 {
+        let last = cluster.put(format!("{round}")).await.index;
+        cluster.settle(last).await;
+        let leader = cluster.leader().await;
+        let begun = std::time::Instant::now();
+        assert!(cluster.group(leader).hand_over(Duration::from_secs(20)).await);
+        assert_ne!(cluster.leader().await, leader);
+        took.push(begun.elapsed());
+    }
+    // A busy machine may take its time, but not always.
+    assert!(took.iter().min() < Some(&Duration::from_millis(50)), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_leader_begins_with_an_entry_of_its_own() {
     let mut cluster = Cluster::start(3, config()).await;
     cluster.complete().await;

@@ -302,3 +302,22 @@ async fn a_node_whose_disk_is_full_ends_with_the_cause_and_comes_back_when_there
         cluster.complete().await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_has_come_to_something_else_ends_and_the_others_go_on() {
+    let cluster = Cluster::start(3, config()).await;
+    cluster.complete().await;
+    let last = cluster.put("a").await.index;
+    cluster.settle(last).await;
+    let leader = cluster.leader().await;
+    let odd = (leader + 1) % 3;
+    // Its memory rots.
+    cluster.group(odd).inner().shared.machine().sum ^= 1;
+    let reason = in_time("the end", cluster.group(odd).ended()).await;
+    assert!(reason.contains(&format!("after entry {last} the state of this replica differs")), "{reason}");
+    assert_eq!(cluster.group(odd).propose("x".into()).await.map(drop), Err(ProposeError::Stopped));
+    let last = cluster.put("b").await.index;
+    for node in [leader, (leader + 2) % 3] {
+        status_when(cluster.group(node), |status| status.applied >= Some(last)).await;
+    }
+}
