@@ -1,5 +1,6 @@
 //! When there is an election, and when there is none.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use openraft::Instant as _;
@@ -106,26 +107,44 @@ async fn a_new_leader_begins_with_an_entry_of_its_own() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_was_away_for_a_short_time_gets_the_entries_and_no_snapshot() {
-    let config = GroupConfig { snapshot_log_bytes: 8 << 10, kept_log_bytes: 1 << 20, ..config() };
+    let config = GroupConfig { snapshot_log_bytes: 32 << 10, kept_log_bytes: 96 << 10, ..config() };
     let mut cluster = Cluster::start(3, config).await;
     cluster.complete().await;
-    let before = cluster.put("before").await.index;
-    cluster.settle(before).await;
-    let away = (cluster.leader().await + 1) % 3;
+    let mut last = cluster.put("before").await.index;
+    cluster.settle(last).await;
+    let (before, away) = (last, (cluster.leader().await + 1) % 3);
     cluster.kill(away).await;
-    for number in 0..30 {
-        cluster.put(vec![number; 1000]).await;
-    }
-    // The others have snapshots that hold what it missed, and the entries as well.
     let leader = cluster.leader().await;
-    let has_snapshot = |status: &GroupStatus| status.snapshot > Some(before);
-    let purged = status_when(cluster.group(leader), has_snapshot).await.purged;
+    // What is behind a snapshot is looked at before the next one is taken: after the second it would be gone.
+    for count in [40, 45] {
+        for number in 0..count {
+            cluster.put(vec![number; 1000]).await;
+        }
+        let is_new = |status: &GroupStatus| status.snapshot > Some(last);
+        last = status_when(cluster.group(leader), is_new).await.snapshot.expect("there is one");
+    }
+    let purged = cluster.group(leader).status().purged;
     assert!(purged < Some(before), "{purged:?}");
     cluster.start_node(away).await;
     let last = cluster.put("after").await.index;
-    assert_eq!(cluster.settle(last).await.items.len(), 32);
+    assert_eq!(cluster.settle(last).await.items.len(), 87);
     let status = cluster.group(away).status();
     assert_eq!(status.purged, None, "its log is whole: {status:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_much_stays_behind_a_snapshot_however_much_is_written() {
+    let config = GroupConfig { snapshot_log_bytes: 8 << 10, kept_log_bytes: 16 << 10, ..config() };
+    let cluster = Cluster::start(1, config).await;
+    let (mut snapshots, mut is_purged) = (BTreeSet::new(), false);
+    while snapshots.len() < 5 || !is_purged {
+        cluster.put(vec![7; 1000]).await;
+        let status = cluster.group(0).status();
+        is_purged |= status.purged.is_some();
+        snapshots.extend(status.snapshot);
+        let kept = status.log_bytes + 2_000;
+        assert!(status.purged.is_none() || kept >= 16 << 10, "{} bytes are left", status.log_bytes);
+    }
 }
 
 /// What a leader says is in its messages, and nowhere else: whoever says the same is followed.
