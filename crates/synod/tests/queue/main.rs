@@ -6,6 +6,7 @@
 #[path = "../harness/cluster.rs"]
 #[allow(dead_code, reason = "another test uses the rest")]
 mod cluster;
+mod full_disk;
 #[path = "../harness/http.rs"]
 #[allow(dead_code, reason = "another test uses the rest")]
 mod http;
