@@ -55,7 +55,7 @@ pub use id::{
 };
 pub use job::{DeadReason, Finish, HISTORY_MAX, HistoryEntry, JobCounts, JobState, Moment, What};
 pub use machine::{JobQueue, StaleIndex};
-pub use query::{DeadCursor, JobView, Paused, QueueStats, SessionStats};
+pub use query::{DeadCursor, JobView, Paused, QueueStats, SESSION_QUEUES_SHOWN, SessionStats, SessionTotals};
 pub use queue::Totals;
 pub use settings::{Backoff, DeadLetters, JobLimits, QueueSettings, Quota, Rate, SettingOutOfRange};
 pub use snapshot::{SNAPSHOT_VERSION, Snapshot, SnapshotChunks, SnapshotDecoder, SnapshotError};

@@ -40,6 +40,11 @@ impl SimDisk {
         self.lock().is_lying = true;
     }
 
+    /// While full, no file can be made or become longer.
+    pub fn fill(&self, is_full: bool) {
+        self.lock().is_full = is_full;
+    }
+
     /// While held, syncs of files wait.
     pub fn hold_syncs(&self, is_held: bool) {
         self.hold(|state| &mut state.syncs_held, is_held);
@@ -152,6 +157,7 @@ impl Disk for SimDisk {
         if state.entries.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
+        state.take_room()?;
         let inode = state.inodes.len();
         state.inodes.push(Inode::default());
         state.pending_entries.push((name.into(), Some(inode)));
@@ -198,6 +204,7 @@ struct State {
     fail_after: Option<u64>,
     fail_one_sync_after: Option<u64>,
     is_lying: bool,
+    is_full: bool,
     syncs_held: Gate,
     reads_held: Gate,
     syncs: u64,
@@ -211,6 +218,11 @@ struct Gate {
 }
 
 impl State {
+    /// Whether there is room for more than there is.
+    fn take_room(&self) -> io::Result<()> {
+        if self.is_full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
     /// Whether the disk still works for one more operation.
     fn operate(&mut self) -> io::Result<()> {
         match &mut self.fail_after {
@@ -308,6 +320,9 @@ impl DiskFile for SimFile {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let (mut state, offset) = (self.disk.lock(), position(offset)?);
+        if offset + bytes.len() > state.inodes[self.inode].live.len() {
+            state.take_room()?;
+        }
         // What fails may have been done in part: it waits for the sync like the rest.
         state.inodes[self.inode].pending.push(Change::Write(offset, bytes.to_vec()));
         state.operate()?;

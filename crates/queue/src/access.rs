@@ -150,6 +150,12 @@ pub enum CallError {
     /// There was no leader for too long. Whether the call was carried out is not known.
     #[error("the queue had no leader for too long; whether the command was carried out is not known")]
     NoLeader,
+    /// The cluster has no such group. Nothing was changed.
+    #[error("the queue has no group {group}")]
+    GroupUnknown {
+        /// Its number.
+        group: u16,
+    },
     /// There are as many calls under way as there may be.
     #[error("too many calls are under way")]
     Busy,

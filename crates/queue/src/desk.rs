@@ -18,8 +18,11 @@
 //! a grace to come back, for their workers have to find the new leader first.
 
 mod carry;
+mod faces;
 mod pack;
 mod parked;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -30,10 +33,12 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesOrdered;
 use synod_core::jobs::{Assignment, Command, Event, GatewayId, Op, QueueName, SessionId, Token};
 use synod_wire::queue as wire;
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
+use self::faces::Faces;
+pub(crate) use self::faces::shown;
 use self::pack::Packer;
 use self::parked::Parked;
 use crate::jobs::{Carried, Jobs};
@@ -74,6 +79,9 @@ pub(crate) struct Desk {
     group: Group<Jobs>,
     config: Arc<DeskConfig>,
     events: broadcast::Sender<Arc<Vec<Event>>>,
+    faces: Faces,
+    /// Room for commands that the desk has not taken yet, in kibibytes.
+    room: Arc<Semaphore>,
 }
 
 /// What is said to a stream.
@@ -95,9 +103,14 @@ pub(crate) struct Admission {
 /// Something that a stream brings.
 pub(crate) enum Note {
     /// It wants to be let in.
-    Open { gateway: GatewayId, out: ToStream, reply: oneshot::Sender<Option<Admission>> },
+    Open { gateway: GatewayId, name: Arc<str>, out: ToStream, reply: oneshot::Sender<Option<Admission>> },
     /// Things to do, in order, with what a worker that comes back has in its hands.
-    Commands { stream: StreamId, commands: Vec<(u64, Op, Vec<Assignment>)> },
+    Commands {
+        stream: StreamId,
+        commands: Vec<(u64, Op, Vec<Assignment>)>,
+        /// What they take of the room before the desk.
+        room: OwnedSemaphorePermit,
+    },
     /// Wishes for jobs.
     Pulls { stream: StreamId, pulls: Vec<Wish> },
     /// Wishes that are taken back.
@@ -134,16 +147,19 @@ impl Desk {
         let (notes, received) = mpsc::channel(NOTES_MAX);
         let (events, _) = broadcast::channel(EVENTS_KEPT);
         let config = Arc::new(config);
+        let faces = Faces::default();
         let keeper = Keeper {
             lead: group.lead(),
             group: group.clone(),
             config: Arc::clone(&config),
             events: events.clone(),
+            faces: faces.clone(),
             next_stream: 1,
             reign: None,
         };
         tokio::spawn(keeper.run(received));
-        Self { notes, group, config, events }
+        let room = Arc::new(Semaphore::new(ROOM_KIB));
+        Self { notes, group, config, events, faces, room }
     }
 
     pub(crate) const fn group(&self) -> &Group<Jobs> {
@@ -159,15 +175,35 @@ impl Desk {
         self.events.subscribe()
     }
 
+    /// By which names the sessions came that are open, while this node leads.
+    pub(crate) const fn faces(&self) -> &Faces {
+        &self.faces
+    }
+
     /// Hands something in. False when the desk is gone.
     pub(crate) async fn hand_in(&self, note: Note) -> bool {
         self.notes.send(note).await.is_ok()
     }
 
+    /// Hands commands in, once there is room for all that they carry. A stream that waits here is not read from, so that its
+    /// client has to wait as well. False when the desk is gone.
+    pub(crate) async fn hand_in_commands(
+        &self,
+        stream: StreamId,
+        commands: Vec<(u64, Op, Vec<Assignment>)>,
+    ) -> bool {
+        let bytes: usize = commands.iter().map(|(_, op, _)| pack::cost(op)).sum();
+        let kib = u32::try_from(bytes.div_ceil(1 << 10).min(ROOM_KIB)).unwrap_or(u32::MAX);
+        match Arc::clone(&self.room).acquire_many_owned(kib).await {
+            Ok(room) => self.hand_in(Note::Commands { stream, commands, room }).await,
+            Err(_) => false,
+        }
+    }
+
     /// Lets a stream in, if this node leads.
-    pub(crate) async fn admit(&self, gateway: GatewayId, out: ToStream) -> Option<Admission> {
+    pub(crate) async fn admit(&self, gateway: GatewayId, name: Arc<str>, out: ToStream) -> Option<Admission> {
         let (reply, admitted) = oneshot::channel();
-        self.hand_in(Note::Open { gateway, out, reply }).await;
+        self.hand_in(Note::Open { gateway, name, out, reply }).await;
         admitted.await.ok().flatten()
     }
 }
@@ -178,6 +214,7 @@ struct Keeper {
     group: Group<Jobs>,
     config: Arc<DeskConfig>,
     events: broadcast::Sender<Arc<Vec<Event>>>,
+    faces: Faces,
     next_stream: u64,
     reign: Option<Reign>,
 }
@@ -191,6 +228,7 @@ struct Reign {
     origins: VecDeque<(Vec<Origin>, Instant)>,
     streams: HashMap<StreamId, Stream>,
     sessions: HashMap<SessionId, StreamId>,
+    faces: Faces,
     /// Sessions that nobody has come back for yet, and until when they may.
     orphans: HashMap<SessionId, Instant>,
     parked: Parked,
@@ -204,6 +242,8 @@ struct Reign {
 struct Stream {
     out: ToStream,
     gateway: GatewayId,
+    /// What it calls itself.
+    name: Arc<str>,
     sessions: HashSet<SessionId>,
     under_way: Arc<AtomicU32>,
 }
@@ -216,6 +256,8 @@ enum Origin {
     Stream { stream: StreamId, sequence: u64 },
     /// A stream that opens a session, whose worker has this in its hands.
     Session { stream: StreamId, sequence: u64, session: SessionId, held: Vec<Assignment> },
+    /// A stream that closes a session.
+    SessionEnd { stream: StreamId, sequence: u64, session: SessionId },
     /// A stream's wish for jobs.
     Pull { stream: StreamId, wish: Wish },
     /// The desk itself.
@@ -288,6 +330,7 @@ impl Keeper {
             origins: VecDeque::new(),
             streams: HashMap::new(),
             sessions: HashMap::new(),
+            faces: self.faces.clone(),
             orphans,
             parked: Parked::default(),
             tick_at: due,
@@ -299,6 +342,7 @@ impl Keeper {
     /// Ends the reign: every stream is told who leads now, as far as that is known.
     fn abdicate(&mut self) {
         let Some(reign) = self.reign.take() else { return };
+        self.faces.clear();
         let told = not_leader(&self.lead.borrow());
         for stream in reign.streams.into_values() {
             // A stream that has ended need not be told.
@@ -328,7 +372,7 @@ impl Keeper {
     fn take(&mut self, note: Note) {
         let Some(reign) = &mut self.reign else { return refuse(note) };
         match note {
-            Note::Open { gateway, out, reply } => {
+            Note::Open { gateway, name, out, reply } => {
                 if reign.streams.len() >= self.config.streams_max {
                     drop(
                         out.send(Err(Status::resource_exhausted(
@@ -340,22 +384,27 @@ impl Keeper {
                 let stream = StreamId(self.next_stream);
                 self.next_stream += 1;
                 let (sessions, under_way) = (HashSet::new(), Arc::new(AtomicU32::new(0)));
-                reign.streams.insert(stream, Stream { out, gateway, sessions, under_way });
+                reign.streams.insert(stream, Stream { out, gateway, name, sessions, under_way });
                 let origin = Origin::Open { stream, reply };
                 reign.packer.push(origin, Op::GatewayOpen { gateway }.into());
             }
-            Note::Commands { stream, commands } => {
+            Note::Commands { stream, commands, room } => {
                 let Some(gateway) = reign.streams.get(&stream).map(|stream| stream.gateway) else { return };
                 for (sequence, op, held) in commands {
                     let origin = match &op {
                         Op::SessionOpen { session, .. } => {
                             Origin::Session { stream, sequence, session: *session, held }
                         }
+                        Op::SessionClose { session } => {
+                            Origin::SessionEnd { stream, sequence, session: *session }
+                        }
                         _ => Origin::Stream { stream, sequence },
                     };
                     let token = Some(Token { gateway, sequence });
                     reign.packer.push(origin, Command { token, op });
                 }
+                // They are with the packer now, which has a bound of its own.
+                drop(room);
             }
             Note::Pulls { stream, pulls } => {
                 for wish in pulls {
@@ -381,6 +430,7 @@ impl Keeper {
                     // It may have come back on another stream.
                     if reign.sessions.get(&session) == Some(&stream) {
                         reign.sessions.remove(&session);
+                        reign.faces.remove(session);
                         match end {
                             StreamEnd::Reset => {
                                 reign.orphans.insert(session, Instant::now() + self.config.grace);
@@ -476,6 +526,9 @@ fn due_at(then: Instant, time_ms: u64, due_ms: Option<u64>) -> Option<Instant> {
 fn unix_millis() -> u64 {
     use std::time::{SystemTime, UNIX_EPOCH};
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Where time is simulated, the date is too.
+    #[cfg(test)]
+    let since = turmoil::since_epoch().filter(|_| turmoil::in_simulation()).unwrap_or(since);
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -483,6 +536,8 @@ fn unix_millis() -> u64 {
 const FRAMES_UNDER_WAY_MAX: usize = 4;
 /// Notes that wait for the desk. A full desk makes streams wait, and streams make their clients wait.
 const NOTES_MAX: usize = 1_024;
+/// Commands that wait for the desk may carry so much, whoever they are of.
+const ROOM_KIB: usize = 32 << 10;
 /// Notes that are taken at once.
 const NOTES_AT_ONCE: usize = 256;
 /// Batches of events that a slow listener may be behind.

@@ -41,7 +41,7 @@ pub use client::{Client, ClientError};
 pub use connect::{Channels, Connect, TcpConnect};
 pub use desk::DeskConfig;
 pub use jobs::Jobs;
-pub use node::{GroupView, QueueError, QueueNode, QueueOptions, QueueServices};
+pub use node::{GroupView, QueueError, QueueNode, QueueOptions, QueueServices, WorkerView, WorkersView};
 pub use service::QueueService;
 pub use token::Token;
 pub use worker::{Job, RunningWorker, Verdict, Worker};

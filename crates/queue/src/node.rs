@@ -10,7 +10,9 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use synod_cluster::remote::PeerService;
-use synod_core::jobs::{Event, JobLimits, QueueStats, SettingOutOfRange, Totals};
+use synod_core::jobs::{
+    Event, JobLimits, QueueStats, SessionId, SessionStats, SessionTotals, SettingOutOfRange, Totals,
+};
 use synod_log::{DiskError, FileDisk};
 use tokio::sync::broadcast;
 
@@ -138,6 +140,26 @@ pub struct GroupView {
     pub digest: (u64, u64),
 }
 
+/// The workers of one group as one node sees them: all of them in numbers, and some of them one by one.
+#[derive(Clone, Debug, Default)]
+pub struct WorkersView {
+    /// All of them together.
+    pub totals: SessionTotals,
+    /// Some of them, by the numbers of their sessions.
+    pub workers: Vec<WorkerView>,
+    /// Whether there are more behind those.
+    pub has_more: bool,
+}
+
+/// One worker.
+#[derive(Clone, Debug)]
+pub struct WorkerView {
+    /// Its session in numbers.
+    pub stats: SessionStats,
+    /// What its client calls itself, if it does and this node leads.
+    pub name: Option<Arc<str>>,
+}
+
 impl QueueNode {
     /// Starts the queue of a node. It serves when its groups have found enough replicas.
     ///
@@ -244,6 +266,19 @@ impl QueueNode {
             GroupView { group: *group, lead, status, totals, queues, digest }
         };
         self.desks.iter().map(view).collect()
+    }
+
+    /// The workers of a group as this node sees them, from the one after this session on, so many at most. `None`: there is
+    /// no such group.
+    #[must_use]
+    pub fn workers(&self, group: u16, after: Option<SessionId>, count: usize) -> Option<WorkersView> {
+        let desk = self.desks.get(&group)?;
+        let (totals, (page, has_more)) = desk.group().read(|jobs| {
+            let queue = jobs.queue();
+            (queue.session_totals(), queue.list_sessions(after, count))
+        });
+        let named = |stats: SessionStats| WorkerView { name: desk.faces().of(stats.session), stats };
+        Some(WorkersView { totals, workers: page.into_iter().map(named).collect(), has_more })
     }
 
     /// What happens to the jobs of a group, for as long as this node leads it. `None`: there is no such group.

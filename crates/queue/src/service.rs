@@ -24,7 +24,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::access::{Answer, Question, look};
-use crate::desk::{Admission, Desk, Note, StreamEnd, ToStream, Wish, not_leader};
+use crate::desk::{Admission, Desk, Note, StreamEnd, ToStream, Wish, not_leader, shown};
 use crate::token::Token;
 use crate::wire::{assignment, queues, read_op};
 
@@ -122,7 +122,8 @@ async fn greet_and_read(
         return Err(Status::invalid_argument("gateway must not be 0"));
     }
     let desk = service.desk(hello.group)?;
-    let Some(admission) = desk.admit(GatewayId::new(hello.gateway), out.clone()).await else {
+    let Some(admission) = desk.admit(GatewayId::new(hello.gateway), shown(&hello.name), out.clone()).await
+    else {
         let told = not_leader(&desk.group().lead().borrow());
         drop(out.send(Ok(told)));
         return Ok(());
@@ -172,7 +173,7 @@ async fn read(
                 return Err(Status::resource_exhausted(text));
             }
             let commands = commands.into_iter().map(command).collect::<Result<Vec<_>, _>>()?;
-            desk.hand_in(Note::Commands { stream, commands }).await;
+            desk.hand_in_commands(stream, commands).await;
         }
         if !pulls.is_empty() {
             let pulls = pulls.into_iter().map(wish).collect::<Result<Vec<_>, _>>()?;

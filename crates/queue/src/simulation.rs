@@ -27,6 +27,8 @@ use crate::verify::{LoadDone, Report, verify};
 
 /// What came of a run.
 struct Outcome {
+    /// A digest of all that clients, workers and those who looked at the nodes saw.
+    digest: u64,
     report: Report,
     faults: Faults,
     load: LoadDone,
@@ -49,7 +51,8 @@ fn run(seed: u64, mistake: Option<Mistake>, length: Duration) -> Result<Outcome,
         let is_drained = finished.unwrap_or_else(|error| panic!("what is left is not known: {error}"));
         let replays = world.replays();
         let recording = world.history.recording().expect("it is in memory");
-        Outcome { report: verify(recording, replays), faults, load: load.done(), is_drained }
+        let digest = xxhash_rust::xxh3::xxh3_64(format!("{recording:?}").as_bytes());
+        Outcome { digest, report: verify(recording, replays), faults, load: load.done(), is_drained }
     };
     let joined = thread.spawn(run).expect("a thread").join();
     joined.map_err(|panic| {
@@ -102,13 +105,9 @@ fn promises_are_kept_whatever_happens_to_nodes_networks_and_disks() {
     if let Some(seed) = variable("SYNOD_SIM_SEED") {
         return keeps_promises(seed);
     }
-    let program = std::env::current_exe().expect("this is one");
     let failed = std::sync::Mutex::new(Vec::new());
     for_each_seed(1, variable("SYNOD_SIM_SEEDS").unwrap_or(SEEDS), |seed| {
-        let name = "simulation::promises_are_kept_whatever_happens_to_nodes_networks_and_disks";
-        let mut command = std::process::Command::new(&program);
-        command.args(["--exact", name, "--nocapture"]).env("SYNOD_SIM_SEED", seed.to_string());
-        let output = command.output().expect("it runs again");
+        let output = run_apart(seed);
         let is_sound = output.status.success();
         if !is_sound {
             let (told, why) =
@@ -123,10 +122,30 @@ fn promises_are_kept_whatever_happens_to_nodes_networks_and_disks() {
     assert_eq!(failed, [] as [u64; 0], "run one of these again with SYNOD_SIM_SEED");
 }
 
+#[test]
+fn a_seed_is_always_the_same_run() {
+    let told = |seed: u64| {
+        let output = run_apart(seed);
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let told = told.lines().find(|line| line.starts_with("seed")).map(ToOwned::to_owned);
+        told.unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+    };
+    assert_eq!(told(1), told(1));
+}
+
+/// One run in a process of its own.
+fn run_apart(seed: u64) -> std::process::Output {
+    let program = std::env::current_exe().expect("this is one");
+    let name = "simulation::promises_are_kept_whatever_happens_to_nodes_networks_and_disks";
+    let mut command = std::process::Command::new(program);
+    command.args(["--exact", name, "--nocapture"]).env("SYNOD_SIM_SEED", seed.to_string());
+    command.output().expect("it runs again")
+}
+
 fn keeps_promises(seed: u64) {
-    let Outcome { report, faults, load, is_drained } =
+    let Outcome { digest, report, faults, load, is_drained } =
         run(seed, None, LENGTH).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-    println!("seed {seed}: {faults:?}, {load:?}, {:?}", report.checked.seen);
+    println!("seed {seed}: {digest:016x} {faults:?}, {load:?}, {:?}", report.checked.seen);
     assert!(report.is_clean(), "seed {seed}: {report}");
     assert!(is_drained, "seed {seed}: not everything was done in time");
     // Clients were answered, so that there was something to break.
@@ -141,6 +160,9 @@ fn is_found(mistake: Mistake, promise: usize) -> bool {
         // Some runs come to no end, because nodes find out by themselves that something is wrong.
         let is_broken = |outcome: Outcome| outcome.report.checked.broken[promise - 1] > 0;
         let is_so = run(seed, Some(mistake), LENGTH).is_ok_and(is_broken);
+        if is_so {
+            println!("{mistake:?} is found with seed {seed}");
+        }
         is_found.fetch_or(is_so, Ordering::Relaxed);
         is_so
     });
@@ -163,7 +185,7 @@ fn jobs_that_are_delivered_before_they_are_committed_are_found_out() {
 }
 
 /// How many seeds there are unless somebody wants more.
-const SEEDS: u64 = 6;
+const SEEDS: u64 = 3;
 /// How many seeds may be needed to find a mistake.
 const MISTAKE_SEEDS: u64 = 20;
 /// How long things happen to the nodes of one seed.

@@ -219,7 +219,7 @@ impl RegistryFiles {
         // A snapshot must not be ahead of the log: what it covers and the log lacks would look like a loss.
         let covers = fence.wait()?;
         snapshot::write(&self.dir, SNAPSHOT, &state, covers)?;
-        self.log.compact_before(covers + 1)?;
+        self.log.compact_before(covers + 1)?.wait()?;
         self.lock().oplog_bytes -= oplog_bytes;
         Ok(())
     }

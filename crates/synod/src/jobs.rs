@@ -6,18 +6,21 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use serde::{Deserialize, Serialize};
 use synod_cluster::remote::PeerService;
 use synod_cluster::{ApiExtension, EventStream, Exposition, MonotonicClock};
-use synod_core::jobs::{Event, JobLimits, QueueStats, Totals};
+use synod_core::jobs::{Event, JobLimits, QueueStats, SessionId, SessionStats, SessionTotals, Totals};
 use synod_core::membership::ClusterEvent;
 use synod_core::slots::QueueLayout;
 use synod_queue::raft::GroupConfig;
-use synod_queue::{Client, DeskConfig, GroupView, QueueError, QueueNode, QueueOptions, QueueServices};
+use synod_queue::{
+    Client, DeskConfig, GroupView, QueueError, QueueNode, QueueOptions, QueueServices, WorkerView,
+    WorkersView,
+};
 use synod_store::node::{Node, Passport, PeerServices};
 use tokio::sync::broadcast;
 
@@ -52,10 +55,42 @@ pub(crate) struct GroupJson {
     pub(crate) digest_index: u64,
     pub(crate) totals: Totals,
     pub(crate) queues: Vec<QueueStats>,
+    pub(crate) workers: WorkersJson,
+}
+
+/// The workers of a group, as the node sees them.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct WorkersJson {
+    /// All of them together.
+    #[serde(flatten)]
+    pub(crate) totals: SessionTotals,
+    /// Some of them, by the numbers of their sessions.
+    pub(crate) page: Vec<WorkerJson>,
+    /// There are more: `?after=` with this number shows them.
+    pub(crate) after: Option<SessionId>,
+}
+
+/// One worker.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct WorkerJson {
+    /// What it calls itself. Only the leader knows.
+    pub(crate) name: Option<String>,
+    #[serde(flatten)]
+    pub(crate) stats: SessionStats,
+}
+
+impl WorkersJson {
+    fn of(view: WorkersView) -> Self {
+        let WorkersView { totals, workers, has_more } = view;
+        let after = workers.last().map(|worker| worker.stats.session).filter(|_| has_more);
+        let worker =
+            |WorkerView { stats, name }| WorkerJson { name: name.map(|name| name.to_string()), stats };
+        Self { totals, page: workers.into_iter().map(worker).collect(), after }
+    }
 }
 
 impl GroupJson {
-    fn of(view: GroupView) -> Self {
+    fn of(view: GroupView, workers: WorkersView) -> Self {
         let GroupView { group, lead, status, totals, queues, digest } = view;
         let names = |replicas: Vec<synod_queue::raft::ReplicaInfo>| {
             replicas.into_iter().map(|replica| replica.node).collect::<Vec<_>>()
@@ -76,6 +111,7 @@ impl GroupJson {
             digest_index: digest.0,
             totals,
             queues,
+            workers: WorkersJson::of(workers),
         }
     }
 }
@@ -170,13 +206,18 @@ impl JobsApi {
         }
     }
 
-    fn show(&self) -> Option<QueueJson> {
+    /// The queue, with so many of the workers of each group, from the one after this session on.
+    fn show(&self, after: Option<SessionId>, workers: usize) -> Option<QueueJson> {
         let running = self.lock();
         let running = running.as_ref()?;
+        let group = |view: GroupView| {
+            let workers = running.workers(view.group, after, workers).unwrap_or_default();
+            GroupJson::of(view, workers)
+        };
         Some(QueueJson {
             peers: running.link_config().seeds,
             beanstalk: running.beanstalk_address(),
-            groups: running.groups().into_iter().map(GroupJson::of).collect(),
+            groups: running.groups().into_iter().map(group).collect(),
         })
     }
 
@@ -205,20 +246,31 @@ impl ApiExtension for JobsApi {
     }
 
     fn expose(&self, text: &mut Exposition) {
-        let Some(shown) = self.show() else { return };
+        let Some(shown) = self.show(None, 0) else { return };
         let group_label = |group: &GroupJson| group.group.to_string();
-        let gauges: [Gauge; 6] = [
+        let gauges: [Gauge; 7] = [
             ("synod_queue_leads", "Whether this node leads the group.", |group| group.leads.into()),
             ("synod_queue_term", "The term of the group.", |group| group.term),
             ("synod_queue_voters", "Replicas that vote.", |group| group.voters.len() as u64),
             ("synod_queue_applied_index", "The last entry that was applied.", |group| group.applied_index),
             ("synod_queue_snapshot_index", "The last entry in a snapshot.", |group| group.snapshot_index),
             ("synod_queue_log_bytes", "Bytes of entries in the log.", |group| group.log_bytes),
+            ("synod_queue_sessions", "Sessions of workers that are open.", |group| {
+                group.workers.totals.sessions
+            }),
         ];
         for (name, help, value) in gauges {
             text.gauge(name, help);
             for group in &shown.groups {
                 text.sample(name, &[("group", &group_label(group))], value(group));
+            }
+        }
+        let name = "synod_queue_credits";
+        text.gauge(name, "Jobs that workers take at a time, by whether they have them.");
+        for group in &shown.groups {
+            let SessionTotals { credits, granted, .. } = group.workers.totals;
+            for (state, count) in [("free", credits), ("used", granted.saturating_sub(credits))] {
+                text.sample(name, &[("group", &*group_label(group)), ("state", state)], count);
             }
         }
         let name = "synod_queue_events_total";
@@ -326,8 +378,14 @@ pub(crate) fn kinds(totals: &Totals) -> [(&'static str, u64); 11] {
     ]
 }
 
-async fn show(State(api): State<JobsApi>) -> Response {
-    match api.show() {
+/// Which of the workers are to be shown.
+#[derive(Debug, Deserialize)]
+struct WorkersFrom {
+    after: Option<SessionId>,
+}
+
+async fn show(State(api): State<JobsApi>, Query(from): Query<WorkersFrom>) -> Response {
+    match api.show(from.after, WORKERS_SHOWN_MAX) {
         Some(shown) => Json(shown).into_response(),
         None => {
             let error = serde_json::json!({ "error": "this node has no job queue" });
@@ -341,6 +399,8 @@ fn queue_dir(node: &Node) -> PathBuf {
     PathBuf::from(node.place().disks.first().cloned().unwrap_or_default()).join("queue")
 }
 
+/// Workers of a group that are shown at once.
+const WORKERS_SHOWN_MAX: usize = 100;
 /// Numbers of more queues would be too many for whoever reads them.
 const QUEUES_EXPOSED_MAX: usize = 1_000;
 

@@ -314,10 +314,11 @@ pub(super) fn link(
 ) {
     queues[job.queue].attach(job);
     match job.state {
-        JobState::Reserved { session, deadline_ms, .. } => {
+        JobState::Reserved { session, deadline_ms, by_credit } => {
             timers.set(deadline_ms, Alarm::Job(job.id));
             if let Some(session) = sessions.get_mut(&session) {
                 session.inflight.insert(job.id);
+                session.by_credit += u32::from(by_credit);
             }
         }
         JobState::Delayed { until_ms, .. } => timers.set(until_ms, Alarm::Job(job.id)),
@@ -341,10 +342,11 @@ fn unlink(
 ) {
     queues[job.queue].detach(job);
     match job.state {
-        JobState::Reserved { session, deadline_ms, .. } => {
+        JobState::Reserved { session, deadline_ms, by_credit } => {
             timers.clear(deadline_ms, Alarm::Job(job.id));
             if let Some(session) = sessions.get_mut(&session) {
                 session.inflight.remove(&job.id);
+                session.by_credit -= u32::from(by_credit);
             }
         }
         JobState::Delayed { until_ms, .. } => timers.clear(until_ms, Alarm::Job(job.id)),

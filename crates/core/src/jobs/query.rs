@@ -9,6 +9,7 @@ use super::id::{ClientId, Fence, GatewayId, JobId, QueueName, SessionId, UserKey
 use super::job::{HistoryEntry, Job, JobCounts, JobState, Moment};
 use super::machine::JobQueue;
 use super::queue::{Queue, Totals};
+use super::session::Session;
 use super::settings::{Backoff, JobLimits, QueueSettings};
 
 /// A queue in numbers.
@@ -60,12 +61,28 @@ pub struct SessionStats {
     pub session: SessionId,
     /// How many more jobs it takes.
     pub credits: u32,
-    /// How many it holds.
-    pub inflight: usize,
-    /// When the first of those is due, in queue time.
-    pub soonest_deadline_ms: Option<u64>,
-    /// What it watches.
+    /// How many it takes at a time: those credits, and the ones by which it got what it holds.
+    pub granted: u32,
+    /// How many it holds, by credit or because it asked for them.
+    pub inflight: u64,
+    /// What it watches, the first [`SESSION_QUEUES_SHOWN`] of them.
     pub watching: Vec<QueueName>,
+    /// How many queues it watches.
+    pub watching_count: u64,
+}
+
+/// All sessions in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct SessionTotals {
+    /// How many are open.
+    pub sessions: u64,
+    /// How many more jobs they take.
+    pub credits: u64,
+    /// How many they take at a time.
+    pub granted: u64,
+    /// How many they hold.
+    pub inflight: u64,
 }
 
 /// A job, without its body.
@@ -215,18 +232,30 @@ impl JobQueue {
     /// One session.
     #[must_use]
     pub fn session(&self, id: SessionId) -> Option<SessionStats> {
-        let session = self.sessions.get(&id)?;
-        let deadline = |job: &JobId| match self.jobs.get(*job)?.state {
-            JobState::Reserved { deadline_ms, .. } => Some(deadline_ms),
-            _ => None,
-        };
-        Some(SessionStats {
-            session: id,
-            credits: session.credits,
-            inflight: session.inflight.len(),
-            soonest_deadline_ms: session.inflight.iter().filter_map(deadline).min(),
-            watching: session.watching.iter().map(|place| self.queues[*place].name.clone()).collect(),
-        })
+        self.sessions.get(&id).map(|session| self.session_stats(id, session))
+    }
+
+    /// Open sessions by number, from the one after this on, so many at most, and whether there are more.
+    #[must_use]
+    pub fn list_sessions(&self, after: Option<SessionId>, count: usize) -> (Vec<SessionStats>, bool) {
+        use core::ops::Bound::{Excluded, Unbounded};
+        let start = after.map_or(Unbounded, Excluded);
+        let mut sessions = self.sessions.range((start, Unbounded));
+        let page = sessions.by_ref().take(count).map(|(id, session)| self.session_stats(*id, session));
+        (page.collect(), sessions.next().is_some())
+    }
+
+    /// All open sessions together. It takes time for each of them.
+    #[must_use]
+    pub fn session_totals(&self) -> SessionTotals {
+        let mut totals = SessionTotals::default();
+        for session in self.sessions.values() {
+            totals.sessions += 1;
+            totals.credits += u64::from(session.credits);
+            totals.granted += u64::from(session.granted());
+            totals.inflight += session.inflight.len() as u64;
+        }
+        totals
     }
 
     /// What a session holds, so that it can go on after its leader is gone.
@@ -329,6 +358,18 @@ impl JobQueue {
         self.queues.find(name).map(|place| &self.queues[place])
     }
 
+    fn session_stats(&self, id: SessionId, session: &Session) -> SessionStats {
+        let shown = session.watching.iter().take(SESSION_QUEUES_SHOWN);
+        SessionStats {
+            session: id,
+            credits: session.credits,
+            granted: session.granted(),
+            inflight: session.inflight.len() as u64,
+            watching: shown.map(|place| self.queues[*place].name.clone()).collect(),
+            watching_count: session.watching.len() as u64,
+        }
+    }
+
     fn stats_of(&self, queue: &Queue) -> QueueStats {
         QueueStats {
             name: queue.name.clone(),
@@ -387,5 +428,7 @@ impl JobQueue {
     }
 }
 
+/// A session may watch thousands of queues; so many of them are told of each.
+pub const SESSION_QUEUES_SHOWN: usize = 16;
 /// How many priorities of a queue are looked at for its oldest job.
 const PRIORITIES_MAX: usize = 1_024;

@@ -45,6 +45,7 @@ proptest! {
         let snapshot = cast.queue.snapshot();
         let mut restored = JobQueue::decode_snapshot(bytes_of(&cast.queue).into()).expect("a snapshot");
         prop_assert_eq!(restored.state_hash(), cast.queue.state_hash());
+        prop_assert_eq!(restored.list_sessions(None, usize::MAX), cast.queue.list_sessions(None, usize::MAX));
         let from = cast.log.len();
         let before: Vec<u8> = snapshot.chunks().flatten().collect();
         for step in &steps[cut..] {

@@ -89,7 +89,10 @@ impl From<CallError> for Reply {
                 _ => Self::INTERNAL_ERROR,
             },
             CallError::Busy => Self::OUT_OF_MEMORY,
-            CallError::NoLeader | CallError::Closed | CallError::Nonsense(_) => Self::INTERNAL_ERROR,
+            CallError::NoLeader
+            | CallError::GroupUnknown { .. }
+            | CallError::Closed
+            | CallError::Nonsense(_) => Self::INTERNAL_ERROR,
         }
     }
 }

@@ -59,6 +59,12 @@ impl Keeper {
                     }
                     reign.answer(stream, sequence, index, reply, &mut mail);
                 }
+                Origin::SessionEnd { stream, sequence, session } => {
+                    if reply.is_ok() {
+                        reign.unbind(session, stream);
+                    }
+                    reign.answer(stream, sequence, index, reply, &mut mail);
+                }
                 Origin::Pull { stream, wish } => match reply {
                     Ok(Reply::Pulled(held)) if held.is_empty() && wish.waits => {
                         reign.parked.insert(stream, wish);
@@ -158,11 +164,23 @@ impl Reign {
             return;
         };
         known.sessions.insert(session);
+        self.faces.insert(session, &known.name);
         if let Some(before) = self.sessions.insert(session, stream)
             && before != stream
             && let Some(before) = self.streams.get_mut(&before)
         {
             before.sessions.remove(&session);
+        }
+    }
+
+    /// A session was closed by this stream, which may well stay.
+    fn unbind(&mut self, session: SessionId, stream: StreamId) {
+        if self.sessions.get(&session) == Some(&stream) {
+            self.sessions.remove(&session);
+            self.faces.remove(session);
+        }
+        if let Some(known) = self.streams.get_mut(&stream) {
+            known.sessions.remove(&session);
         }
     }
 
@@ -184,7 +202,7 @@ impl Origin {
         match self {
             Self::Stream { stream, sequence } => Some((*stream, *sequence, 0)),
             Self::Pull { stream, wish } => Some((*stream, 0, wish.id)),
-            Self::Open { .. } | Self::Session { .. } | Self::Desk => None,
+            Self::Open { .. } | Self::Session { .. } | Self::SessionEnd { .. } | Self::Desk => None,
         }
     }
 }

@@ -25,7 +25,7 @@ impl Packer {
     }
 
     pub(super) fn push(&mut self, origin: Origin, command: Command) {
-        self.waiting_bytes += cost(&command);
+        self.waiting_bytes += cost(&command.op);
         self.waiting.push_back((origin, command));
     }
 
@@ -65,7 +65,7 @@ impl Packer {
         self.last_frame += Duration::from_millis(dt_ms.into());
         let mut bytes = 0;
         let count = self.waiting.iter().take(COMMANDS_MAX).take_while(|(_, command)| {
-            bytes += cost(command);
+            bytes += cost(&command.op);
             bytes <= FRAME_BYTES_MAX
         });
         // A command that is larger than a frame rides alone.
@@ -73,7 +73,7 @@ impl Packer {
         let (mut commands, mut origins) = (Vec::with_capacity(count), Vec::with_capacity(count));
         let mut packed = 0;
         for (origin, command) in self.waiting.drain(..count) {
-            packed += cost(&command);
+            packed += cost(&command.op);
             commands.push(command);
             origins.push(origin);
         }
@@ -85,8 +85,8 @@ impl Packer {
 }
 
 /// About how many bytes a command takes.
-fn cost(command: &Command) -> usize {
-    let own = match &command.op {
+pub(super) fn cost(op: &Op) -> usize {
+    let own = match op {
         Op::Submit(submit) => submit.body.len() + submit.queue.as_str().len(),
         Op::Credit { queues, .. } | Op::Pull { queues, .. } => {
             queues.iter().map(|queue| queue.as_str().len() + 1).sum()

@@ -12,9 +12,9 @@ use synod_wire::queue as wire;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::LinkConfig;
@@ -74,7 +74,10 @@ impl Seeker {
     }
 
     /// Asks all nodes again and again, side by side, until one of them says that it leads. A node that hangs delays nobody.
-    pub(super) async fn seek(&mut self) -> Connection {
+    ///
+    /// # Errors
+    /// A node says that there is no such group.
+    pub(super) async fn seek(&mut self) -> Result<Connection, NoGroup> {
         let began = Instant::now();
         let mut searches = FuturesUnordered::new();
         for address in &self.addresses {
@@ -82,7 +85,8 @@ impl Seeker {
         }
         loop {
             match searches.next().await {
-                Some(Found::Leader(connection)) => return *connection,
+                Some(Found::Leader(connection)) => return Ok(*connection),
+                Some(Found::NoGroup) => return Err(NoGroup),
                 Some(Found::Hint { from, leader }) => {
                     searches.push(self.ask(from, began));
                     if !leader.is_empty()
@@ -105,8 +109,13 @@ impl Seeker {
     }
 }
 
+/// The cluster has no group of this number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoGroup;
+
 enum Found {
     Leader(Box<Connection>),
+    NoGroup,
     Hint { from: String, leader: String },
 }
 
@@ -129,6 +138,11 @@ async fn ask(
                 Ok(Ok(Greeted::NotLeader(leader))) => {
                     sleep(pause(began)).await;
                     return Found::Hint { from: address, leader };
+                }
+                Ok(Err(status)) if status.code() == Code::NotFound => {
+                    // So that whoever goes on asking does not do so without a pause.
+                    sleep(LONG_PAUSE).await;
+                    return Found::NoGroup;
                 }
                 Ok(Err(status)) => {
                     tracing::debug!(%address, %status, "a node did not say whether it leads");

@@ -93,12 +93,12 @@ pub(super) async fn run(config: Arc<LinkConfig>, mut asks: mpsc::Receiver<Ask>) 
         window: WINDOW_BEFORE_WELCOME,
     };
     loop {
-        let connection = {
+        let found = {
             let mut seeking = std::pin::pin!(seeker.seek());
             loop {
                 let expiry = driver.next_expiry();
                 tokio::select! {
-                    connection = &mut seeking => break connection,
+                    found = &mut seeking => break found,
                     ask = asks.recv(), if driver.has_room() => match ask {
                         Some(ask) => driver.take(ask),
                         // Nobody is left to hear what becomes of anything.
@@ -107,6 +107,10 @@ pub(super) async fn run(config: Arc<LinkConfig>, mut asks: mpsc::Receiver<Ask>) 
                     () = sleep_until(expiry), if driver.has_patience_to_lose() => driver.expire(),
                 }
             }
+        };
+        let Ok(connection) = found else {
+            driver.refuse();
+            continue;
         };
         if driver.is_welcomed && !connection.is_resumed {
             // The queue has forgotten the gateway. Its numbers are not used a second time, so that each means one command.
@@ -376,7 +380,9 @@ impl Driver {
                 self.let_go(wire::Held { job: *job, fence: *fence });
             }
             Op::SessionClose(session) if is_known => self.forget(SessionId::new(*session)),
-            Op::SessionOpen(open) if matches!(result, Err(CallError::Refused(_))) => {
+            Op::SessionOpen(open)
+                if matches!(result, Err(CallError::Refused(_) | CallError::GroupUnknown { .. })) =>
+            {
                 self.forget(SessionId::new(open.session));
             }
             _ => {}
@@ -435,6 +441,23 @@ impl Driver {
         match self.ledger.oldest() {
             Some(oldest) => oldest.max(heard_at),
             None => Instant::now() + FAR,
+        }
+    }
+
+    /// There is no such group: tells everybody who waits.
+    fn refuse(&mut self) {
+        let unknown = CallError::GroupUnknown { group: self.config.group };
+        for (sequence, entry) in self.ledger.expire(Instant::now()) {
+            match entry.is_sent {
+                true => self.settle(Some(sequence), entry.item, Err(CallError::NoLeader)),
+                false => self.settle(None, entry.item, Err(unknown.clone())),
+            }
+        }
+        for (_, asked) in self.questions.drain() {
+            drop(asked.reply.send(Err(unknown.clone())));
+        }
+        for (_, waiting) in std::mem::take(&mut self.pulls) {
+            drop(waiting.reply.send(Err(unknown.clone())));
         }
     }
 

@@ -118,6 +118,8 @@ mod tests {
     fn each_setting_has_a_range_and_is_named_when_it_is_out_of_it() {
         let sound = GroupConfig::default();
         assert_eq!(sound.validate(), Ok(()));
+        assert_eq!((sound.election_ms.clone(), sound.heartbeat_ms), (150..300, 50));
+        assert_eq!((sound.snapshot_log_bytes, sound.kept_log_bytes), (256 << 20, 64 << 20));
         let cases = [
             (GroupConfig { election_ms: 300..300, ..sound.clone() }, "election_ms"),
             (GroupConfig { heartbeat_ms: 51, ..sound.clone() }, "heartbeat_ms"),

@@ -155,6 +155,7 @@ impl<M: Machine> Group<M> {
             tokio::spawn(keeper::belong(Arc::clone(&inner), parts.is_new_cluster)),
             tokio::spawn(keeper::keep_members(Arc::clone(&inner), joining)),
             tokio::spawn(keeper::keep_snapshots(Arc::clone(&inner))),
+            tokio::spawn(keeper::compare(Arc::clone(&inner))),
         ];
         *inner.tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
         Ok(Self { inner })
@@ -275,11 +276,7 @@ impl<M: Machine> Group<M> {
             drop(task.await);
         }
         self.inner.lead.send_replace(Lead::default());
-        self.inner.ended.send_if_modified(|ended| {
-            let is_first = ended.is_none();
-            ended.get_or_insert_with(|| "the replica was stopped".into());
-            is_first
-        });
+        self.inner.end("the replica was stopped".into());
         // If the log has stopped, its users know by now.
         drop(self.inner.journal.write_noted(self.inner.group));
     }
@@ -291,6 +288,15 @@ impl<M: Machine> Group<M> {
 }
 
 impl<M: Machine> Inner<M> {
+    /// Says that the replica cannot go on. The first reason stays.
+    pub(crate) fn end(&self, reason: String) {
+        self.ended.send_if_modified(|ended| {
+            let is_first = ended.is_none();
+            ended.get_or_insert(reason);
+            is_first
+        });
+    }
+
     pub(crate) fn metrics(&self) -> RaftMetrics<Types> {
         self.raft.metrics().borrow_watched().clone()
     }

@@ -1,4 +1,5 @@
-//! What a replica does by itself: it becomes part of the group, keeps its members if it leads, and its log short.
+//! What a replica does by itself: it becomes part of the group, keeps its members if it leads, its log short, and an eye on
+//! whether it has come to the same as the leader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -214,11 +215,7 @@ pub(crate) async fn keep_snapshots<M: Machine>(inner: Arc<Inner<M>>) {
             && !error.is_full()
         {
             tracing::error!(group = inner.group, %error, "the journal has stopped");
-            inner.ended.send_if_modified(|ended| {
-                let is_first = ended.is_none();
-                ended.get_or_insert_with(|| error.to_string());
-                is_first
-            });
+            inner.end(error.to_string());
             return;
         }
         let current = inner.shared.current();
@@ -241,6 +238,49 @@ pub(crate) async fn keep_snapshots<M: Machine>(inner: Arc<Inner<M>>) {
     }
 }
 
+/// Compares what became of the log here with what became of it at the leader. A replica that has come to something else must
+/// not go on: the same entries led to two states, and it might lead one day.
+pub(crate) async fn compare<M: Machine>(inner: Arc<Inner<M>>) {
+    let mut told = None;
+    loop {
+        tokio::time::sleep(COMPARE_PAUSE).await;
+        let lead = inner.lead.borrow().clone();
+        let Some(leader) = lead.leader.filter(|_| !lead.is_own) else {
+            told = None;
+            continue;
+        };
+        if told.is_none() {
+            let question = wire::StatusRequest { target: Some(inner.caller.target(0)) };
+            let answer = inner.caller.ask(&leader.address, STATUS_PATH, question, CALL_PATIENCE).await;
+            let known = answer.ok().filter(|reply: &wire::StatusReply| reply.digest_index > 0);
+            told = known.map(|reply| (reply.digest_index, reply.digest));
+        }
+        let Some((index, digest)) = told else { continue };
+        let (own, reached) = {
+            let machine = inner.shared.machine();
+            (machine.digest_at(index), machine.digest().map(|(reached, _)| reached))
+        };
+        match own {
+            Some(own) if own != digest => {
+                let reason = format!(
+                    "after entry {index} the state of this replica differs from that of {}: {own:016x}, not {digest:016x}",
+                    leader.node
+                );
+                tracing::error!(group = inner.group, %reason, "a replica cannot go on");
+                inner.end(reason);
+                // The engine ends its tasks, whatever this says.
+                drop(inner.raft.shutdown().await);
+                return;
+            }
+            // It is not that far yet.
+            None if reached < Some(index) => {}
+            Some(_) | None => told = None,
+        }
+    }
+}
+
+/// How often states are compared.
+const COMPARE_PAUSE: Duration = Duration::from_secs(1);
 /// How long is waited before something is tried or looked at again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a node may take to say whether it belongs to a group, or to note that another wants to.

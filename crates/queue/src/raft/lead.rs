@@ -58,14 +58,14 @@ pub(crate) async fn follow<M: Machine>(inner: Arc<Inner<M>>) {
         });
         if let Some(reason) = ended {
             tracing::error!(group = inner.group, %reason, "a replica cannot go on");
-            inner.ended.send_replace(Some(reason));
+            inner.end(reason);
             return;
         }
         if metrics.changed().await.is_err() {
             let reason = metrics.borrow_watched().running_state.clone().err();
             let reason = reason.map_or_else(|| "the engine ended".into(), |fatal| fatal.to_string());
             inner.lead.send_replace(Lead::default());
-            inner.ended.send_replace(Some(reason));
+            inner.end(reason);
             return;
         }
     }

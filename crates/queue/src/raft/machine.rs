@@ -26,6 +26,17 @@ pub trait Machine: Send + 'static {
     /// The machine cannot go on. The group ends.
     fn apply(&mut self, index: u64, entry: &Bytes, is_wanted: bool) -> io::Result<Self::Output>;
 
+    /// The last entry that was applied, and a digest of all that came of the log up to it. Replicas compare theirs. `None`:
+    /// there is nothing to compare.
+    fn digest(&self) -> Option<(u64, u64)> {
+        None
+    }
+
+    /// The digest as it was after an entry, if that is still known.
+    fn digest_at(&self, _index: u64) -> Option<u64> {
+        None
+    }
+
     /// The state as it is now.
     fn freeze(&self) -> Self::Frozen;
 

@@ -91,12 +91,15 @@ impl<M: Machine> Member for Inner<M> {
         let metrics = self.metrics();
         let is_member =
             metrics.last_log_index.is_some() || metrics.current_term > 0 || metrics.snapshot.is_some();
+        let (digest_index, digest) = self.shared.machine().digest().unwrap_or_default();
         wire::StatusReply {
             replica: Some(write_info(self.own.clone())),
             is_member,
             term: metrics.current_term,
             leader: self.lead.borrow().leader.clone().map(write_info),
             applied: metrics.last_applied.map_or(0, |last| last.index),
+            digest_index,
+            digest,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Groups of replicas.
 
 mod cluster;
+mod elections;
 mod faults;
 mod groups;
 mod suite;
@@ -29,6 +30,14 @@ impl Machine for List {
         self.sum = crc32c::crc32c_append(self.sum, entry);
         self.items.push((index, entry.clone()));
         Ok(self.items.len())
+    }
+
+    fn digest(&self) -> Option<(u64, u64)> {
+        self.items.last().map(|(index, _)| (*index, self.sum.into()))
+    }
+
+    fn digest_at(&self, index: u64) -> Option<u64> {
+        self.digest().filter(|(last, _)| *last == index).map(|(_, sum)| sum)
     }
 
     fn freeze(&self) -> Self {

@@ -65,6 +65,7 @@ impl World {
         let dir = tempfile::tempdir().expect("a directory");
         let sim = turmoil::Builder::new()
             .rng_seed(seed)
+            .epoch(std::time::UNIX_EPOCH + Duration::from_secs(1 << 30))
             .tick_duration(TICK)
             .min_message_latency(Duration::from_millis(1))
             .max_message_latency(Duration::from_millis(rng.u64(2..12)))

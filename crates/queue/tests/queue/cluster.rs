@@ -9,6 +9,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use synod_cluster::remote::PeerService;
 use synod_core::jobs::JobLimits;
+use synod_log::FileDisk;
+use synod_queue::link::LinkConfig;
 use synod_queue::raft::GroupConfig;
 use synod_queue::{Client, DeskConfig, QueueNode, QueueOptions, QueueServices};
 use tempfile::TempDir;
@@ -95,7 +97,13 @@ impl Cluster {
 
     /// A client that knows all nodes.
     pub(crate) fn client(&self) -> Client {
-        self.nodes.iter().flatten().next().expect("a node runs").queue.client()
+        self.client_of(0)
+    }
+
+    /// The same, of another group than the first.
+    pub(crate) fn client_of(&self, group: u16) -> Client {
+        let node = self.nodes.iter().flatten().next().expect("a node runs");
+        Client::new(LinkConfig { group, ..node.queue.link_config() })
     }
 
     /// Ends a node without a word.
@@ -104,6 +112,9 @@ impl Cluster {
         listener.abort();
         queue.stop(Duration::ZERO).await;
         drop(listener.await);
+        // A node in this process lets its log go a little after it has stopped.
+        let log = self.node_dir(node).join("log");
+        eventually("the log is let go", || FileDisk::open(&log).ok()).await;
     }
 
     /// Has a node hand over what it leads, and leave.
@@ -117,16 +128,32 @@ impl Cluster {
 
     /// Waits until a node leads, and all that are to vote do. Tells which.
     pub(crate) async fn leader(&self) -> usize {
+        self.leader_of(0).await
+    }
+
+    /// The same, of another group than the first.
+    pub(crate) async fn leader_of(&self, group: u16) -> usize {
         let count = self.nodes.iter().flatten().count();
         eventually("a leader of the whole group", || {
             self.nodes.iter().enumerate().find_map(|(node, running)| {
-                let view = running.as_ref()?.queue.groups().pop()?;
+                let view = running.as_ref()?.queue.groups().swap_remove(group.into());
                 let is_whole = view.status.voters.len() >= count.min(3);
                 (view.lead.is_own && view.lead.serves && is_whole).then_some(node)
             })
         })
         .await
     }
+}
+
+/// Waits until all replicas of a group that run are as far as each other, and says that they have come to the same.
+pub(crate) async fn replicas_agree(cluster: &Cluster, group: u16) {
+    let digests = eventually("all are as far", || {
+        let nodes = cluster.nodes.iter().flatten();
+        let digests: Vec<_> = nodes.map(|node| node.queue.groups()[usize::from(group)].digest).collect();
+        digests.iter().all(|digest| digest.0 == digests[0].0).then_some(digests)
+    });
+    let digests = digests.await;
+    assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
 }
 
 pub(crate) fn name(node: usize) -> String {

@@ -2,6 +2,8 @@
 
 mod cluster;
 mod failover;
+mod groups;
+mod laggard;
 mod protocol;
 mod verify;
 mod workers;

@@ -1,9 +1,11 @@
 //! What a stream may say, and what it hears when it says something else.
 
+use std::time::Duration;
+
 use synod_core::jobs::{Op, QueueName, Refusal, SessionId, Submit};
 use synod_queue::access::{Answer, CallError, PeekState, Question, QueueAccess as _};
 use synod_queue::link::{Link, LinkConfig};
-use synod_queue::{ClientError, Token};
+use synod_queue::{ClientError, Job, Token, Worker};
 use synod_wire::queue as wire;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -13,13 +15,17 @@ use tonic::{Code, Status, Streaming};
 use crate::cluster::{Cluster, in_time};
 
 /// A bare stream to a node.
-struct Raw {
-    requests: mpsc::Sender<wire::Request>,
+struct Raw<Q = wire::Request> {
+    requests: mpsc::Sender<Q>,
     responses: Streaming<wire::Response>,
 }
 
-impl Raw {
+impl<Q: prost::Message + Send + Sync + 'static> Raw<Q> {
     async fn open(address: &str, token: Option<&str>) -> Result<Self, Status> {
+        Self::open_at("/synod.queue.v1.Queue/Connect", address, token).await
+    }
+
+    async fn open_at(path: &'static str, address: &str, token: Option<&str>) -> Result<Self, Status> {
         let channel = Endpoint::from_shared(format!("http://{address}")).expect("a url").connect().await;
         let mut grpc = tonic::client::Grpc::new(channel.expect("a connection"));
         grpc.ready().await.expect("ready");
@@ -30,19 +36,19 @@ impl Raw {
                 .metadata_mut()
                 .insert("authorization", format!("Bearer {token}").parse().expect("a header"));
         }
-        let codec = tonic_prost::ProstCodec::<wire::Request, wire::Response>::default();
-        let path = http::uri::PathAndQuery::from_static("/synod.queue.v1.Queue/Connect");
+        let codec = tonic_prost::ProstCodec::<Q, wire::Response>::default();
+        let path = http::uri::PathAndQuery::from_static(path);
         let responses = grpc.streaming(request, path, codec).await?.into_inner();
         Ok(Self { requests, responses })
     }
 
-    async fn say(&self, request: wire::Request) {
+    async fn say(&self, request: Q) {
         self.requests.send(request).await.expect("the stream is open");
     }
 
-    async fn hello(&self, group: u32) {
-        let hello = wire::Hello { version: 1, group, gateway: 99, name: String::new() };
-        self.say(wire::Request { hello: Some(hello), ..Default::default() }).await;
+    /// The next thing that the leader says.
+    async fn response(&mut self) -> wire::Response {
+        in_time(self.responses.message()).await.expect("the stream lives").expect("a response")
     }
 
     async fn refusal(mut self) -> Code {
@@ -56,6 +62,44 @@ impl Raw {
     }
 }
 
+impl Raw {
+    async fn hello(&self, group: u32) {
+        let hello = wire::Hello { version: 1, group, gateway: 99, name: String::new() };
+        self.say(wire::Request { hello: Some(hello), ..Default::default() }).await;
+    }
+}
+
+/// What clients of a later release say: all that is said today, and more.
+#[derive(Clone, PartialEq, prost::Message)]
+struct LaterRequest {
+    #[prost(message, optional, tag = "1")]
+    hello: Option<LaterHello>,
+    #[prost(message, repeated, tag = "2")]
+    commands: Vec<LaterCommand>,
+    #[prost(string, tag = "90")]
+    mood: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LaterHello {
+    #[prost(uint32, tag = "1")]
+    version: u32,
+    #[prost(fixed64, tag = "3")]
+    gateway: u64,
+    #[prost(message, optional, tag = "91")]
+    inner: Option<wire::Held>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LaterCommand {
+    #[prost(uint64, tag = "1")]
+    sequence: u64,
+    #[prost(message, optional, tag = "2")]
+    submit: Option<wire::Submit>,
+    #[prost(message, optional, tag = "92")]
+    something_new: Option<wire::Held>,
+}
+
 fn command(sequence: u64, op: wire::command::Op) -> wire::Request {
     wire::Request { commands: vec![wire::Command { sequence, op: Some(op) }], ..Default::default() }
 }
@@ -66,7 +110,7 @@ async fn nonsense_ends_a_stream_with_its_reason_and_changes_nothing() {
     cluster.leader().await;
     let address = cluster.client().link().seeds()[0].clone();
     assert_eq!(
-        Raw::open(&address, None).await.err().map(|status| status.code()),
+        Raw::<wire::Request>::open(&address, None).await.err().map(|status| status.code()),
         Some(Code::Unauthenticated)
     );
     let open = async || Raw::open(&address, Some("client")).await.expect("a stream");
@@ -104,6 +148,80 @@ async fn nonsense_ends_a_stream_with_its_reason_and_changes_nothing() {
     assert_eq!(raw.refusal().await, Code::ResourceExhausted, "a flood");
     let overview = in_time(cluster.client().overview()).await.expect("an overview");
     assert_eq!((overview.jobs, overview.queues, overview.sessions), (0, 0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn later_clients_are_understood_as_far_as_they_say_what_is_known() {
+    let cluster = Cluster::start(1).await;
+    cluster.leader().await;
+    let address = cluster.client().link().seeds()[0].clone();
+    let mut raw = Raw::<LaterRequest>::open(&address, Some("client")).await.expect("a stream");
+    let hello = LaterHello { version: 1, gateway: 7, inner: Some(wire::Held::default()) };
+    raw.say(LaterRequest { hello: Some(hello), mood: "good".to_owned(), ..Default::default() }).await;
+    let Some(wire::response::Greeting::Welcome(_)) = raw.response().await.greeting else {
+        panic!("a welcome")
+    };
+    // What else is said besides what is known is not listened to.
+    let submit = wire::Submit { queue: "work".to_owned(), ..Default::default() };
+    let command = LaterCommand { sequence: 1, submit: Some(submit), something_new: None };
+    raw.say(LaterRequest { commands: vec![command], mood: "good".to_owned(), ..Default::default() }).await;
+    assert_eq!(raw.response().await.outcomes.len(), 1);
+    // A command that is not known is refused by its number, and so is a call that is not.
+    let command = LaterCommand { sequence: 2, submit: None, something_new: Some(wire::Held::default()) };
+    raw.say(LaterRequest { commands: vec![command], ..Default::default() }).await;
+    assert_eq!(raw.refusal().await, Code::InvalidArgument);
+    let path = "/synod.queue.v1.Queue/ConnectBetter";
+    let unknown = Raw::<LaterRequest>::open_at(path, &address, Some("client")).await;
+    assert_eq!(unknown.map(drop).map_err(|status| status.code()), Err(Code::Unimplemented));
+    assert_eq!(in_time(cluster.client().overview()).await.expect("an overview").jobs, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_falls_silent_is_given_up() {
+    let cluster = Cluster::with(1, |options| options.desk.silence = Duration::from_millis(500)).await;
+    cluster.leader().await;
+    let client = cluster.client();
+    let job = in_time(client.submit("work", "x")).await.expect("a job");
+    let mut raw = Raw::open(&client.link().seeds()[0], Some("client")).await.expect("a stream");
+    raw.hello(0).await;
+    let open = wire::SessionOpen { session: 5, secret: 6, held: Vec::new() };
+    raw.say(command(1, wire::command::Op::SessionOpen(open))).await;
+    let queues = vec!["work".to_owned()];
+    let credit = wire::Credit { session: 5, queues: queues.clone(), credits: 1, replaces: true };
+    raw.say(command(2, wire::command::Op::Credit(credit))).await;
+    while raw.response().await.deliveries.is_empty() {}
+    // Its connection lives, and it says nothing any more.
+    assert_eq!(raw.refusal().await, Code::DeadlineExceeded);
+    let session = SessionId::new(8);
+    in_time(client.link().open_session(session)).await.expect("a session");
+    let again = in_time(client.link().pull(session, vec![QueueName::new("work").expect("a name")])).await;
+    assert_eq!(again.expect("the job").job, job);
+    assert_eq!(in_time(client.overview()).await.expect("an overview").totals.worker_down, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_queue_writes_nothing_until_something_is_due() {
+    // Short, so that everybody says very often that they are there.
+    let cluster = Cluster::with(3, |options| options.desk.silence = Duration::from_millis(600)).await;
+    let leader = cluster.leader().await;
+    let client = cluster.client();
+    let (done, mut seen) = mpsc::unbounded_channel();
+    let worker = Worker::new(&client).queue("work").expect("a name");
+    let running = worker.start(move |job: Job| {
+        done.send(job.id).expect("somebody listens");
+        async {}
+    });
+    let running = in_time(running).await.expect("a worker");
+    let last = || cluster.nodes[leader].as_ref().expect("it runs").queue.groups()[0].status.last;
+    let before = last();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(last(), before, "that somebody lives is not worth an entry");
+    assert_eq!(in_time(client.overview()).await.expect("an overview").sessions, 1);
+    let queue = QueueName::new("work").expect("a name");
+    let job = Submit { delay_ms: 300, ..Submit::new(queue, "x") };
+    let job = in_time(client.submit_job(job)).await.expect("a job");
+    assert_eq!(in_time(seen.recv()).await, Some(job), "though nobody says anything when its time has come");
+    running.stop(Duration::from_secs(10)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,7 +11,7 @@ use synod_queue::link::{Link, SessionEvent};
 use synod_queue::verify::{History, RecordedClient, RecordedSession, Recording, Replay, Report};
 use synod_queue::verify::{hashed, replay, verify};
 
-use crate::cluster::{Cluster, eventually, in_time};
+use crate::cluster::{Cluster, in_time};
 
 /// A run in which nothing is wrong: jobs that are done, given back and asked about, and a leader that dies.
 struct Run {
@@ -46,10 +46,6 @@ impl Run {
             cluster.kill(node).await;
         }
         let dirs: Vec<PathBuf> = (0..cluster.nodes.len()).map(|node| cluster.node_dir(node)).collect();
-        for dir in &dirs {
-            // A node in this process lets its log go a little after it has stopped.
-            eventually("the log is let go", || FileDisk::open(dir.join("log")).ok()).await;
-        }
         Self { _cluster: cluster, dirs, recording: history.recording().expect("a recording") }
     }
 

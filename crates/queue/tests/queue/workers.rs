@@ -1,12 +1,14 @@
 //! Jobs from those who submit them to those who do them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use synod_core::jobs::{JobState, Op, QueueName, QueueSettings, Refusal, Reply, SessionId, Submit};
-use synod_queue::access::{CallError, QueueAccess as _};
-use synod_queue::{ClientError, Job, Verdict, Worker};
+use synod_core::jobs::{JobId, JobState, Op, QueueName, QueueSettings, Refusal, Reply, SessionId, Submit};
+use synod_queue::access::{Answer, CallError, Question, QueueAccess as _};
+use synod_queue::link::SessionEvent;
+use synod_queue::{Client, ClientError, Job, Verdict, Worker};
 use tokio::sync::mpsc;
 
 use crate::cluster::{Cluster, eventually, in_time};
@@ -102,6 +104,118 @@ async fn a_lease_is_kept_while_the_worker_works_and_lost_when_it_does_not_say_so
     assert_eq!((found.view.counts.reserves, found.view.counts.timeouts), (1, 0));
     kept.stop(Duration::ZERO).await;
     lost.stop(Duration::ZERO).await;
+}
+
+/// Takes what it is given and never says a word about it, though its connection lives.
+struct Mute {
+    client: Client,
+    session: SessionId,
+    events: mpsc::UnboundedReceiver<SessionEvent>,
+}
+
+impl Mute {
+    async fn start(client: Client, session: u64) -> Self {
+        let session = SessionId::new(session);
+        let events = in_time(client.link().open_session(session)).await.expect("a session");
+        Self { client, session, events }
+    }
+
+    async fn grant(&self, credits: u32) {
+        let queues = vec![QueueName::new("work").expect("a name")];
+        let credit = Op::Credit { session: self.session, queues, credits, replaces: true };
+        assert_eq!(in_time(self.client.do_op(credit)).await, Ok(Reply::Done));
+    }
+
+    /// The next job that it is given.
+    async fn job(&mut self) -> JobId {
+        match in_time(self.events.recv()).await {
+            Some(SessionEvent::Delivery(delivery)) => delivery.job,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The next job that it loses.
+    async fn lost(&mut self) -> JobId {
+        match in_time(self.events.recv()).await {
+            Some(SessionEvent::Lost(lost)) => lost.job,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_never_answers_holds_no_more_than_its_credits_and_stops_nobody() {
+    let cluster = Cluster::start(3).await;
+    cluster.leader().await;
+    let client = cluster.client();
+    let queue = QueueName::new("work").expect("a name");
+    let settings = QueueSettings { ttr_ms: 700, max_attempts: 2, ..QueueSettings::default() };
+    let settings = Some(Box::new(settings));
+    in_time(client.do_op(Op::QueueSet { queue: queue.clone(), settings })).await.expect("a queue");
+    let submit = async |count: usize| {
+        let jobs = (0..count).map(|_| Submit::new(queue.clone(), "x"));
+        let jobs = in_time(client.submit_all(jobs)).await.into_iter();
+        jobs.map(|job| job.expect("a job")).collect::<BTreeSet<_>>()
+    };
+    let stats = async || in_time(client.queues()).await.expect("an answer").swap_remove(0);
+
+    // It is given as much as it wanted, and the rest waits for others.
+    let mut mute = Mute::start(cluster.client(), 1).await;
+    mute.grant(3).await;
+    let jobs = submit(10).await;
+    let mut held = BTreeSet::new();
+    for _ in 0..3 {
+        held.insert(mute.job().await);
+    }
+    let seen = stats().await;
+    assert_eq!((seen.reserved, seen.waiting), (3, 0), "it takes no more");
+
+    // Another one does the rest, and what the first one held when its time is over.
+    let (done, mut tries) = mpsc::unbounded_channel();
+    let worker = Worker::new(&client).queue("work").expect("a name").concurrency(2);
+    let running = worker.start(move |job: Job| {
+        done.send((job.id, job.attempt)).expect("somebody listens");
+        async {}
+    });
+    let running = in_time(running).await.expect("a worker");
+    let mut by_attempt = [BTreeSet::new(), BTreeSet::new()];
+    for _ in 0..10 {
+        let (job, attempt) = in_time(tries.recv()).await.expect("a job");
+        by_attempt[attempt as usize - 1].insert(job);
+    }
+    assert_eq!(by_attempt, [jobs.difference(&held).copied().collect(), held.clone()]);
+    let mut lost = BTreeSet::new();
+    for _ in 0..3 {
+        lost.insert(mute.lost().await);
+    }
+    assert_eq!(lost, held);
+    running.stop(Duration::from_secs(10)).await;
+
+    // What it lost has not given it credits: though it is alone now, it is given nothing.
+    let late = submit(2).await;
+    let seen = stats().await;
+    assert_eq!((seen.ready, seen.reserved, seen.totals.acked), (2, 0, 10));
+
+    // Jobs that nobody else takes are put aside after as many tries as they may have.
+    for _ in 0..2 {
+        mute.grant(2).await;
+        let mut seen = BTreeSet::new();
+        for _ in 0..2 {
+            seen.insert(mute.job().await);
+        }
+        assert_eq!(seen, late);
+        for _ in 0..2 {
+            mute.lost().await;
+        }
+    }
+    let question = Question::Dead { queue: queue.clone(), after: None, count: 10 };
+    let Ok(Answer::Dead { jobs: dead, more: None }) = in_time(client.link().ask(question)).await else {
+        panic!("the dead jobs")
+    };
+    let dead = dead.into_iter().map(|job| (job.id, job.attempts, job.counts.timeouts));
+    assert_eq!(dead.collect::<Vec<_>>(), late.iter().map(|job| (*job, 2, 2)).collect::<Vec<_>>());
+    let seen = stats().await;
+    assert_eq!((seen.ready, seen.reserved, seen.totals.timed_out, seen.totals.dead), (0, 0, 7, 2));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,17 +7,22 @@ use std::time::{Duration, SystemTime};
 use anstream::eprintln;
 use clap::ValueEnum;
 use serde::Serialize;
-use synod_core::jobs::{DeadReason, Finish, JobId, JobState, JobView, QueueName, SessionId, What};
+use synod_core::jobs::{
+    DeadReason, Finish, JobId, JobState, JobView, QueueName, SessionId, SessionTotals, What,
+};
 use synod_queue::access::{Answer, CallError, JobAnswer, PeekState, Question, QueueAccess as _};
 use synod_queue::{Client, ClientError};
 
 use crate::inspect::{ListArgs, json, list, print};
-use crate::jobs::{GroupJson, QueueJson};
+use crate::jobs::{GroupJson, QueueJson, WorkerJson, WorkersJson};
 use crate::terminal::{BOLD, GREEN, RED, table};
 
 /// Arguments of `synod queue stats`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct StatsArgs {
+    /// Show the workers behind this session. At most 100 of a group are shown at once.
+    #[arg(long, value_name = "SESSION")]
+    after: Option<u64>,
     #[command(flatten)]
     list: ListArgs,
 }
@@ -35,7 +40,8 @@ pub(crate) enum State {
 
 /// Shows the queues of all groups. Asked again, it shows what happened in between.
 pub(super) fn stats(args: &StatsArgs) -> ExitCode {
-    let url = format!("{}/v1/queue", args.list.ask.api);
+    let from = args.after.map_or_else(String::new, |session| format!("?after={session}"));
+    let url = format!("{}/v1/queue{from}", args.list.ask.api);
     let before = std::cell::RefCell::new(None::<(SystemTime, BTreeMap<u16, (u64, u64, u64)>)>);
     list(&args.list, &url, |shown: &QueueJson| {
         let now = SystemTime::now();
@@ -107,6 +113,39 @@ fn show_group(group: &GroupJson, passed: Option<(f64, (u64, u64, u64))>) -> Stri
     let head = ["QUEUE", "READY", "IN FLIGHT", "DELAYED", "DEAD", "OLDEST", "WORKERS", "DONE", ""];
     let rows: Vec<_> = rows.collect();
     lines.push(if rows.is_empty() { "no queues".to_owned() } else { table(&head, &rows) });
+    if group.workers.totals.sessions > 0 {
+        lines.push(show_workers(&group.workers));
+    }
+    lines.join("\n")
+}
+
+/// The workers of a group: how many jobs each takes, and how many it has.
+fn show_workers(workers: &WorkersJson) -> String {
+    let SessionTotals { sessions, credits, granted, inflight } = workers.totals;
+    let mut lines = vec![format!(
+        "workers   {sessions}, which take {granted} jobs at a time and {credits} more now, and hold {inflight}"
+    )];
+    let rows = workers.page.iter().map(|WorkerJson { name, stats }| {
+        let mut queues: Vec<&str> = stats.watching.iter().map(QueueName::as_str).collect();
+        if stats.watching_count > stats.watching.len() as u64 {
+            queues.push("...");
+        }
+        vec![
+            stats.session.to_string(),
+            who(stats.session),
+            name.clone().unwrap_or_else(|| "-".to_owned()),
+            format!("{}/{}", stats.credits, stats.granted),
+            stats.inflight.to_string(),
+            queues.join(","),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    if !rows.is_empty() {
+        lines.push(table(&["SESSION", "WHO", "NAME", "FREE", "HOLDS", "WATCHES"], &rows));
+    }
+    if let Some(after) = workers.after {
+        lines.push(format!("there are more workers; --after {after} shows them"));
+    }
     lines.join("\n")
 }
 

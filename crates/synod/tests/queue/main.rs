@@ -6,6 +6,7 @@
 #[path = "../harness/cluster.rs"]
 #[allow(dead_code, reason = "another test uses the rest")]
 mod cluster;
+mod full_disk;
 #[path = "../harness/http.rs"]
 #[allow(dead_code, reason = "another test uses the rest")]
 mod http;
@@ -16,9 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use serde_json::Value;
-use synod_core::jobs::{QueueName, Submit};
+use serde_json::{Value, json};
+use synod_core::jobs::{JobId, QueueName, SessionId, Submit};
+use synod_queue::link::LinkConfig;
 use synod_queue::{Client, Job, Worker};
+use tokio::sync::Semaphore;
 
 use cluster::{Layout, TestCluster, eventually};
 
@@ -33,14 +36,18 @@ fn queue_of(cluster: &TestCluster, index: usize) -> Result<Value, String> {
     cluster.get(index, "/v1/queue")?.json()
 }
 
-/// Waits until one node leads and all of them vote, and tells which leads.
+/// Waits until all groups have leaders and all nodes vote in them, and tells which leads the first.
 fn until_whole(cluster: &TestCluster) -> usize {
     let count = cluster.places.len();
     eventually("the queue is whole", || {
         for index in 0..count {
-            let group = queue_of(cluster, index)?["groups"][0].clone();
-            let voters = group["voters"].as_array().map_or(0, Vec::len);
-            if group["leads"] == true && group["serves"] == true && voters == count {
+            let queue = queue_of(cluster, index)?;
+            let groups = queue["groups"].as_array().ok_or("no groups")?;
+            let is_whole = |group: &Value| {
+                let voters = group["voters"].as_array().map_or(0, Vec::len);
+                group["leader"].is_string() && group["serves"] == true && voters == count
+            };
+            if groups.iter().all(is_whole) && groups[0]["leads"] == true {
                 return Ok(index);
             }
         }
@@ -182,6 +189,117 @@ fn jobs_are_looked_after_from_the_command_line() {
 }
 
 #[test]
+fn workers_are_seen_with_their_credits_and_what_they_hold() {
+    let cluster = started();
+    let leader = until_whole(&cluster);
+    let api = api(&cluster, leader);
+    let runtime = runtime();
+    let _entered = runtime.enter();
+    let seeds = client(&cluster).link().seeds().to_vec();
+    let sender = Client::new(LinkConfig { name: "mail sender".to_owned(), ..LinkConfig::new(seeds) });
+    // It takes three jobs at a time, and has two that take their time.
+    let gate = Arc::new(Semaphore::new(0));
+    let opened = Arc::clone(&gate);
+    let worker =
+        Worker::new(&sender).queue("mail").expect("a name").queue("post").expect("a name").concurrency(3);
+    let running = worker.start(move |_: Job| {
+        let gate = Arc::clone(&opened);
+        async move { drop(gate.acquire().await) }
+    });
+    let running = runtime.block_on(running).expect("a worker");
+    for _ in 0..2 {
+        runtime.block_on(sender.submit("mail", "x")).expect("a job");
+    }
+    let stats = |after: &[&str]| -> Value {
+        let output = cluster.synod(&[&["queue", "stats", "--json", "--api", &api], after].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let stats: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        stats["groups"][0]["workers"].clone()
+    };
+    let session = running.session().get();
+    assert_eq!(
+        stats(&[]),
+        json!({
+            "sessions": 1, "credits": 1, "granted": 3, "inflight": 2, "after": null,
+            "page": [{
+                "name": "mail sender", "session": session, "credits": 1, "granted": 3, "inflight": 2,
+                "watching": ["mail", "post"], "watching_count": 2,
+            }],
+        })
+    );
+    let text = String::from_utf8(cluster.synod(&["queue", "stats", "--api", &api]).stdout).expect("text");
+    let line = text.lines().find(|line| line.starts_with(&session.to_string())).expect("the worker");
+    assert!(line.contains("mail sender") && line.contains(" 1/3 ") && line.ends_with("mail,post"), "{text}");
+    let metrics = cluster.get(leader, "/metrics").expect("metrics").body;
+    for line in [
+        "synod_queue_sessions{group=\"0\"} 1",
+        "synod_queue_credits{group=\"0\",state=\"free\"} 1",
+        "synod_queue_credits{group=\"0\",state=\"used\"} 2",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+
+    // Of very many some are shown at a time, and the rest when it is asked for.
+    let others = client(&cluster);
+    for number in 1..=150 {
+        let opened = others.link().open_session(SessionId::new(number));
+        runtime.block_on(opened).expect("a session");
+    }
+    let first = stats(&[]);
+    assert_eq!((&first["sessions"], first["page"].as_array().map(Vec::len)), (&json!(151), Some(100)));
+    assert_eq!(first["after"], 100);
+    let rest = stats(&["--after", "100"]);
+    assert_eq!((rest["page"].as_array().map(Vec::len), &rest["after"]), (Some(51), &Value::Null));
+    assert!(rest["page"][0]["name"].is_null(), "it has no name");
+    let nonsense = cluster.get(leader, "/v1/queue?after=x").expect("an answer");
+    assert_eq!(nonsense.status, 400, "{}", nonsense.body);
+
+    gate.add_permits(2);
+    runtime.block_on(running.stop(Duration::from_secs(10)));
+    drop(others);
+    eventually("they are gone", || match stats(&[]) {
+        gone if gone["sessions"] == 0 => Ok(()),
+        left => Err(left.to_string()),
+    });
+}
+
+#[test]
+fn groups_of_the_configuration_are_used_by_their_number() {
+    let layout = Layout::patient();
+    let places = TestCluster::new(&layout).places.clone();
+    let mut cluster = TestCluster::at(&layout, places, "queue: {groups: 2}\n");
+    cluster.start_all();
+    until_whole(&cluster);
+    let api = api(&cluster, 0);
+    let asked = |arguments: &[&str]| cluster.synod(&[arguments, &["--api", &api]].concat());
+    let told = |arguments: &[&str]| {
+        let output = asked(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let job = told(&["queue", "submit", "mail", "hello", "--group", "1"]).trim().to_owned();
+    assert_eq!(JobId::new(job.parse().expect("a number")).group(), 1);
+    assert!(told(&["queue", "peek", "mail", "--group", "1"]).ends_with("hello\n"));
+    assert!(!asked(&["queue", "peek", "mail"]).status.success(), "the first group has no such job");
+    let stats: Value = serde_json::from_str(&told(&["queue", "stats", "--json"])).expect("JSON");
+    let queues = |group: usize| stats["groups"][group]["queues"].as_array().map_or(0, Vec::len);
+    assert_eq!((queues(0), queues(1)), (0, 1));
+    let work = ["queue", "work", "mail", "--count", "1", "--group", "1", "--api", &api, "--", "cat"];
+    assert_eq!(String::from_utf8_lossy(&cluster.synod(&work).stdout), "hello");
+    assert!(told(&["explain", "job", &job]).contains("is done"), "the number of a job tells its group");
+
+    let elsewhere = JobId::in_group(7, 1).to_string();
+    for (arguments, group) in
+        [(&["queue", "submit", "mail", "x", "--group", "2"][..], 2), (&["explain", "job", &elsewhere], 7)]
+    {
+        let output = asked(arguments);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains(&format!("there is no group {group}; there are 2, from 0 on")), "{told}");
+    }
+}
+
+#[test]
 fn a_cluster_with_a_secret_serves_those_who_know_it() {
     let places = TestCluster::new(&Layout { nodes: 1, ..Layout::default() }).places.clone();
     let layout = Layout { nodes: 1, ..Layout::default() };
@@ -204,9 +322,9 @@ fn a_cluster_with_a_secret_serves_those_who_know_it() {
     assert!(known.status.success(), "{}", String::from_utf8_lossy(&known.stderr));
     let runtime = runtime();
     let refused = runtime.block_on(async {
-        let stranger = synod_queue::link::LinkConfig {
+        let stranger = LinkConfig {
             patience: Duration::from_millis(500),
-            ..synod_queue::link::LinkConfig::new([format!("127.0.0.1:{}", cluster.api(0).port() + 1)])
+            ..LinkConfig::new([format!("127.0.0.1:{}", cluster.api(0).port() + 1)])
         };
         Client::new(stranger).submit("work", "x").await
     });

@@ -1,14 +1,14 @@
 //! Every rule of the queue as a small story.
 
 use alloc::string::{String, ToString};
-use alloc::vec;
+use alloc::{format, vec};
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::jobs::{
     Assignment, Backoff, CancelGuard, DeadLetters, DeadReason, Dedupe, Delivery, QueueSettings, Quota, Rate,
-    Submit, Token, UserKey,
+    SESSION_QUEUES_SHOWN, SessionTotals, Submit, Token, UserKey,
 };
 
 /// A queue and its log.
@@ -260,6 +260,49 @@ fn a_session_gets_no_more_than_its_credits_and_an_ack_gives_one_back() {
 }
 
 #[test]
+fn sessions_tell_what_they_may_take_and_what_they_hold() {
+    let mut world = World::new();
+    for session in 1..=3 {
+        world.open(session);
+    }
+    for body in ["a", "b", "c", "d"] {
+        world.submit(body);
+    }
+    // One takes two of its five, one asks for two, and one waits for what another queue may bring.
+    let pushed = world.credit(1, 2);
+    for _ in 0..2 {
+        world.pull(2).expect("a job");
+    }
+    world.credit(1, 3);
+    world.run(credit(3, &["other", "default"], 7)).expect("a session");
+    let seen = |world: &World, after: Option<u64>, count: usize| {
+        let (page, has_more) = world.queue.list_sessions(after.map(SessionId::new), count);
+        let numbers = page.iter().map(|stats| {
+            (stats.session.get(), stats.credits, stats.granted, stats.inflight, stats.watching_count)
+        });
+        (numbers.collect::<Vec<_>>(), has_more)
+    };
+    assert_eq!(seen(&world, None, 2), (vec![(1, 3, 5, 2, 1), (2, 0, 0, 2, 0)], true));
+    assert_eq!(seen(&world, Some(2), 2), (vec![(3, 7, 7, 0, 2)], false));
+    assert_eq!(
+        world.queue.session_totals(),
+        SessionTotals { sessions: 3, credits: 10, granted: 12, inflight: 4 }
+    );
+    // What is done gives its credit back. What takes too long takes its credit with it.
+    world.ack(held(&pushed[0])).expect("held");
+    assert_eq!(seen(&world, None, 1).0, [(1, 4, 5, 1, 1)]);
+    world.pass(60_000);
+    assert_eq!(world.queue.session_totals().inflight, 3, "they went to those who take more");
+    assert_eq!(world.queue.session_totals().granted, 11);
+    // However much a session watches, little of it is told.
+    let many: Vec<String> = (0..100).map(|number| format!("queue-{number}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    world.run(credit(3, &many, 0)).expect("a session");
+    let stats = world.queue.session(SessionId::new(3)).expect("it is open");
+    assert_eq!((stats.watching.len(), stats.watching_count), (SESSION_QUEUES_SHOWN, 100));
+}
+
+#[test]
 fn a_worker_that_wants_no_more_gets_no_more() {
     let mut world = World::new();
     world.open(1);
@@ -297,7 +340,7 @@ fn whoever_needs_longer_says_so() {
     world.pass(60);
     let extend = Op::Extend { job: held[0].job, fence: held[0].fence, ttr_ms: Some(500) };
     assert_eq!(world.run(extend), Ok(Reply::Done));
-    assert_eq!(world.queue.session(SessionId::new(1)).and_then(|s| s.soonest_deadline_ms), Some(100));
+    assert_eq!(world.queue.next_due_ms(), Some(100));
     assert_eq!(world.pass(40), ["timeout_requeue"], "only the other one");
     assert_eq!(world.run(Op::ExtendAll { session: SessionId::new(1) }), Ok(Reply::Counted { count: 1 }));
     assert_eq!(world.pass(99), Vec::<&str>::new());
@@ -402,6 +445,22 @@ fn time_stands_still_where_frames_say_so() {
         assert_eq!(world.pass(0), Vec::<&str>::new());
     }
     assert_eq!(world.stats(), (0, 1, 0, 0));
+}
+
+#[test]
+fn the_time_of_day_never_runs_backwards_and_decides_nothing() {
+    let mut world = World::new();
+    let job = world.submit_with("a", |submit| submit.delay_ms = 100);
+    let mut seen = Vec::new();
+    for wall_ms in [5_000_000, 4_000_000, 0, 6_000_000] {
+        world.index += 1;
+        world.effects.clear();
+        let frame = Frame { dt_ms: 0, wall_ms, commands: vec![submit("b", |_| {}).into()] };
+        world.queue.apply(world.index, &frame, &mut world.effects).expect("the next index");
+        seen.push((world.queue.wall_ms(), world.effects.events[0].wall_ms));
+    }
+    assert_eq!(seen, [5_000_000, 5_000_000, 5_000_000, 6_000_000].map(|wall_ms| (wall_ms, wall_ms)));
+    assert!(matches!(world.state(job), JobState::Delayed { until_ms: 100, .. }), "no time has passed");
 }
 
 #[test]

@@ -1,22 +1,32 @@
 //! A cluster of replicas on the loopback interface, any of which can be killed, wiped and started again.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::io;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use openraft::async_runtime::watch::WatchReceiver as _;
 use synod_cluster::remote::PeerService;
 use synod_log::FileDisk;
+use synod_log::sim_disk::SimDisk;
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Channel, Endpoint};
 
 use super::List;
+use crate::connect::{Channels, Connect};
 use crate::journal::{Journal, JournalConfig};
 use crate::raft::{
     Applied, Group, GroupConfig, GroupError, GroupParts, GroupStatus, NodeAddress, ProposeError, RaftService,
@@ -33,12 +43,102 @@ pub(super) fn config() -> GroupConfig {
 pub(super) struct Node {
     pub(super) group: Group<List>,
     journal: Arc<Journal>,
+    service: RaftService,
+    calls: Calls,
     listener: JoinHandle<()>,
+}
+
+/// The calls of a node to the others, which can be kept from getting through.
+#[derive(Clone, Debug, Default)]
+struct Calls {
+    is_cut: Arc<AtomicBool>,
+    /// How often something did not get through.
+    lost: Arc<AtomicUsize>,
+}
+
+impl Calls {
+    fn pass(&self) -> io::Result<()> {
+        if self.is_cut.load(Ordering::Relaxed) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return Err(io::Error::other("the line is cut"));
+        }
+        Ok(())
+    }
+}
+
+impl Connect for Calls {
+    fn channel(&self, endpoint: &Endpoint) -> Channel {
+        endpoint.connect_with_connector_lazy(self.clone())
+    }
+
+    fn connect<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+    ) -> BoxFuture<'a, Result<Channel, tonic::transport::Error>> {
+        Box::pin(endpoint.connect_with_connector(self.clone()))
+    }
+}
+
+impl tower_service::Service<http::Uri> for Calls {
+    type Response = TokioIo<Line>;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Self::Response>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: http::Uri) -> Self::Future {
+        let calls = self.clone();
+        Box::pin(async move {
+            calls.pass()?;
+            let stream = TcpStream::connect(uri.authority().map_or("", |to| to.as_str())).await?;
+            stream.set_nodelay(true)?;
+            Ok(TokioIo::new(Line { stream, calls }))
+        })
+    }
+}
+
+/// A connection that breaks when it is used after it was cut.
+struct Line {
+    stream: TcpStream,
+    calls: Calls,
+}
+
+impl AsyncRead for Line {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.calls.pass()?;
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
 }
 
 pub(super) struct Cluster {
     pub(super) addresses: Vec<NodeAddress>,
     dirs: Vec<TempDir>,
+    /// Nodes whose logs are not on a real disk.
+    disks: BTreeMap<usize, SimDisk>,
     nodes: Vec<Option<Node>>,
     config: GroupConfig,
     token: Option<MetadataValue<Ascii>>,
@@ -66,7 +166,8 @@ impl Cluster {
         }
         let dirs = (0..count).map(|_| TempDir::new().expect("there is a directory")).collect();
         let token = Some("Bearer of the cluster".parse().expect("it can be a header"));
-        Self { addresses, dirs, nodes: (0..count).map(|_| None).collect(), config, token }
+        let (disks, nodes) = (BTreeMap::new(), (0..count).map(|_| None).collect());
+        Self { addresses, dirs, disks, nodes, config, token }
     }
 
     pub(super) async fn start_node(&mut self, node: usize) {
@@ -78,9 +179,15 @@ impl Cluster {
         let address = &self.addresses[node].address;
         let listener = TcpListener::bind(address).await.expect("the port is still free");
         let listener = tokio::spawn(listen(listener, service.clone()));
-        let disk = FileDisk::open(self.dirs[node].path().join("log")).expect("the directory opens");
-        let (journal, _) = Journal::open(JournalConfig::default(), disk).expect("the journal opens");
-        let journal = Arc::new(journal);
+        let opened = match self.disks.get(&node) {
+            Some(disk) => Journal::open(JournalConfig::default(), disk.clone()),
+            None => {
+                let disk = FileDisk::open(self.dirs[node].path().join("log")).expect("the directory opens");
+                Journal::open(JournalConfig::default(), disk)
+            }
+        };
+        let journal = Arc::new(opened.expect("the journal opens").0);
+        let calls = Calls::default();
         let parts = GroupParts {
             group: GROUP,
             node: self.addresses[node].name.clone(),
@@ -89,18 +196,40 @@ impl Cluster {
             journal: Arc::clone(&journal),
             config: self.config.clone(),
             machine: List::default(),
-            service,
-            channels: Arc::default(),
+            service: service.clone(),
+            channels: Arc::new(Channels::new(Arc::new(calls.clone()))),
             is_new_cluster: false,
         };
         let group = Group::open(parts).await.inspect_err(|_| listener.abort())?;
-        self.nodes[node] = Some(Node { group, journal, listener });
+        self.nodes[node] = Some(Node { group, journal, service, calls, listener });
         Ok(())
+    }
+
+    /// Cuts a node off: it hears nobody, and nobody hears it. It goes on.
+    pub(super) async fn cut(&mut self, node: usize) {
+        let running = self.nodes[node].as_mut().expect("it runs");
+        running.calls.is_cut.store(true, Ordering::Relaxed);
+        running.listener.abort();
+        drop((&mut running.listener).await);
+    }
+
+    /// How many calls of a node did not get through.
+    pub(super) fn lost_calls(&self, node: usize) -> usize {
+        self.nodes[node].as_ref().expect("it runs").calls.lost.load(Ordering::Relaxed)
+    }
+
+    /// Connects a node again.
+    pub(super) async fn mend(&mut self, node: usize) {
+        let listener =
+            TcpListener::bind(&self.addresses[node].address).await.expect("the port is still free");
+        let running = self.nodes[node].as_mut().expect("it runs");
+        running.listener = tokio::spawn(listen(listener, running.service.clone()));
+        running.calls.is_cut.store(false, Ordering::Relaxed);
     }
 
     /// Ends a node without a word.
     pub(super) async fn kill(&mut self, node: usize) {
-        let Node { group, mut journal, listener } = self.nodes[node].take().expect("it runs");
+        let Node { group, mut journal, listener, .. } = self.nodes[node].take().expect("it runs");
         listener.abort();
         group.stop().await;
         drop(group);
@@ -113,6 +242,11 @@ impl Cluster {
             tokio::time::sleep(Duration::from_millis(1)).await;
         };
         drop(journal);
+    }
+
+    /// Has a node that does not run yet write its log to this disk.
+    pub(super) fn put_log_on(&mut self, node: usize, disk: SimDisk) {
+        self.disks.insert(node, disk);
     }
 
     pub(super) fn wipe(&mut self, node: usize) {
@@ -147,10 +281,16 @@ impl Cluster {
         let entry = entry.into();
         loop {
             let leader = self.leader().await;
-            let proposed = self.group(leader).propose(entry.clone()).await.expect("it runs");
-            match in_time("an answer", proposed).await {
+            let outcome = match self.group(leader).propose(entry.clone()).await {
+                Ok(proposed) => in_time("an answer", proposed).await,
+                Err(error) => Err(error),
+            };
+            match outcome {
                 Ok(applied) => return applied,
-                Err(ProposeError::NotLeader { .. } | ProposeError::Unknown) => tokio::task::yield_now().await,
+                // A leader that has just ended is none any more.
+                Err(ProposeError::NotLeader { .. } | ProposeError::Unknown | ProposeError::Stopped) => {
+                    tokio::task::yield_now().await;
+                }
                 Err(error) => panic!("{error}"),
             }
         }

@@ -246,3 +246,78 @@ async fn nothing_is_acknowledged_before_it_is_durable() {
     let reason = in_time("the end", group.ended()).await;
     assert!(reason.contains("cannot sync"), "{reason}");
 }
+
+/// Has the group write until a node ends: a log has some room of its own before it needs more.
+async fn until_ended(cluster: &Cluster, node: usize, acknowledged: &mut Vec<u64>) -> String {
+    let writing = async {
+        loop {
+            acknowledged.push(cluster.put(vec![0; 64 << 10]).await.index);
+        }
+    };
+    let ended = async {
+        tokio::select! {
+            reason = cluster.group(node).ended() => reason,
+            () = writing => unreachable!("it goes on and on"),
+        }
+    };
+    in_time("the end", ended).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_disk_is_full_ends_with_the_cause_and_comes_back_when_there_is_room() {
+    let mut cluster = Cluster::new(3, config()).await;
+    let disks: Vec<SimDisk> = (0..3).map(|_| SimDisk::new()).collect();
+    for (node, disk) in disks.iter().enumerate() {
+        cluster.put_log_on(node, disk.clone());
+        cluster.start_node(node).await;
+    }
+    cluster.complete().await;
+    let mut acknowledged = Vec::new();
+    // The leader first, then somebody who follows.
+    for (round, distance) in [0, 1].into_iter().enumerate() {
+        acknowledged.push(cluster.put(format!("{round}: room")).await.index);
+        let victim = (cluster.leader().await + distance) % 3;
+        disks[victim].fill(true);
+        let cause = std::io::Error::from(std::io::ErrorKind::StorageFull).to_string();
+        let reason = until_ended(&cluster, victim, &mut acknowledged).await;
+        assert!(reason.contains("cannot write") && reason.contains(&cause), "{reason}");
+        assert_eq!(cluster.group(victim).propose("x".into()).await.map(drop), Err(ProposeError::Stopped));
+        cluster.kill(victim).await;
+        // The others go on without it.
+        acknowledged.push(cluster.put(format!("{round}: without it")).await.index);
+
+        // While there is no room it does not begin, and says why.
+        let refused = Journal::open(JournalConfig::default(), disks[victim].clone()).map(drop);
+        let refused = refused.expect_err("there is no room").to_string();
+        assert!(refused.contains("cannot write") && refused.contains(&cause), "{refused}");
+
+        // With room it is as if nothing had been.
+        disks[victim].fill(false);
+        cluster.start_node(victim).await;
+        let last = cluster.put(format!("{round}: room again")).await.index;
+        acknowledged.push(last);
+        let list = cluster.settle(last).await;
+        let indexes: Vec<u64> = list.items.iter().map(|(index, _)| *index).collect();
+        assert!(acknowledged.iter().all(|index| indexes.contains(index)), "{acknowledged:?} {indexes:?}");
+        cluster.complete().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_has_come_to_something_else_ends_and_the_others_go_on() {
+    let cluster = Cluster::start(3, config()).await;
+    cluster.complete().await;
+    let last = cluster.put("a").await.index;
+    cluster.settle(last).await;
+    let leader = cluster.leader().await;
+    let odd = (leader + 1) % 3;
+    // Its memory rots.
+    cluster.group(odd).inner().shared.machine().sum ^= 1;
+    let reason = in_time("the end", cluster.group(odd).ended()).await;
+    assert!(reason.contains(&format!("after entry {last} the state of this replica differs")), "{reason}");
+    assert_eq!(cluster.group(odd).propose("x".into()).await.map(drop), Err(ProposeError::Stopped));
+    let last = cluster.put("b").await.index;
+    for node in [leader, (leader + 2) % 3] {
+        status_when(cluster.group(node), |status| status.applied >= Some(last)).await;
+    }
+}
