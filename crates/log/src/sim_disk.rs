@@ -240,8 +240,8 @@ impl State {
 struct Inode {
     live: Vec<u8>,
     synced: Vec<u8>,
-    /// What was done since the last sync.
-    pending: Vec<Change>,
+    /// What was done since the last sync, and tried: a change that failed may have been done in part.
+    pending: Vec<(Change, bool)>,
 }
 
 #[derive(Clone, Debug)]
@@ -257,10 +257,12 @@ impl Inode {
 
     /// Makes durable what was done since the last sync.
     fn settle(&mut self) {
-        for change in self.pending.drain(..) {
+        for (change, is_done) in self.pending.drain(..) {
             match change {
-                Change::Truncate(length) => self.synced.truncate(length),
-                Change::Write(offset, bytes) => write(&mut self.synced, offset, &bytes),
+                Change::Truncate(length) if is_done => self.synced.truncate(length),
+                Change::Write(offset, bytes) if is_done => write(&mut self.synced, offset, &bytes),
+                // What is read now is what a sync keeps.
+                Change::Truncate(_) | Change::Write(..) => {}
             }
         }
     }
@@ -275,7 +277,7 @@ impl Inode {
 
     fn after_crash(&self, dice: &mut Dice) -> Vec<u8> {
         let mut contents = self.synced.clone();
-        for change in &self.pending {
+        for (change, _) in &self.pending {
             match (change, dice.roll(5)) {
                 (_, 0) => {}
                 (Change::Truncate(length), _) => contents.truncate(*length),
@@ -323,17 +325,19 @@ impl DiskFile for SimFile {
         if offset + bytes.len() > state.inodes[self.inode].live.len() {
             state.take_room()?;
         }
-        // What fails may have been done in part: it waits for the sync like the rest.
-        state.inodes[self.inode].pending.push(Change::Write(offset, bytes.to_vec()));
-        state.operate()?;
+        let operated = state.operate();
+        let change = Change::Write(offset, bytes.to_vec());
+        state.inodes[self.inode].pending.push((change, operated.is_ok()));
+        operated?;
         write(&mut state.inodes[self.inode].live, offset, bytes);
         Ok(())
     }
 
     fn truncate(&self, length: u64) -> io::Result<()> {
         let (mut state, length) = (self.disk.lock(), position(length)?);
-        state.inodes[self.inode].pending.push(Change::Truncate(length));
-        state.operate()?;
+        let operated = state.operate();
+        state.inodes[self.inode].pending.push((Change::Truncate(length), operated.is_ok()));
+        operated?;
         state.inodes[self.inode].live.truncate(length);
         Ok(())
     }

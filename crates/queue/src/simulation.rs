@@ -185,7 +185,7 @@ fn jobs_that_are_delivered_before_they_are_committed_are_found_out() {
 }
 
 /// How many seeds there are unless somebody wants more.
-const SEEDS: u64 = 3;
+const SEEDS: u64 = 2;
 /// How many seeds may be needed to find a mistake.
 const MISTAKE_SEEDS: u64 = 20;
 /// How long things happen to the nodes of one seed.
