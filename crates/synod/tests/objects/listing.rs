@@ -97,8 +97,18 @@ fn put_many(store: &Store, count: usize) {
                     if number >= count {
                         return;
                     }
-                    let body = Bytes::from(number.to_string());
-                    let reply = client.put(BUCKET, &key(number), body, &[]).await.expect("an answer");
+                    let put = async || {
+                        let body = Bytes::from(number.to_string());
+                        client.put(BUCKET, &key(number), body, &[]).await.expect("an answer")
+                    };
+                    let mut reply = put().await;
+                    // A busy machine may be late. Whoever is told so writes again.
+                    for _ in 0..RETRIES_MAX {
+                        if reply.status.as_u16() != 503 {
+                            break;
+                        }
+                        reply = put().await;
+                    }
                     assert_eq!(reply.status.as_u16(), 200, "{}", reply.text());
                 }
             })
@@ -146,6 +156,8 @@ fn between(text: &str, begin: &str, end: &str) -> Vec<String> {
 }
 
 const CLIENTS: usize = 96;
+/// How often a write is tried again whose outcome is not known.
+const RETRIES_MAX: usize = 5;
 const DIRECTORIES: usize = 20;
 /// What a listing may leave behind: buffers and caches, and not what was listed.
 const LISTING_BYTES_MAX: u64 = 48 << 20;
