@@ -11,6 +11,8 @@
 //! At the end of each run [`crate::verify`] has to find that every promise was kept. It does not when the product is made
 //! to do something that it must not ([`planted`]).
 
+#![allow(clippy::print_stderr, reason = "what happened, and with which seed, is shown with the test")]
+
 mod entropy;
 mod faults;
 mod network;
@@ -112,7 +114,7 @@ fn promises_are_kept_whatever_happens_to_nodes_networks_and_disks() {
         if !is_sound {
             let (told, why) =
                 (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-            println!("seed {seed}:\n{told}{why}");
+            eprintln!("seed {seed}:\n{told}{why}");
             failed.lock().expect("nobody panics").push(seed);
         }
         // Others would only say it again.
@@ -126,9 +128,9 @@ fn promises_are_kept_whatever_happens_to_nodes_networks_and_disks() {
 fn a_seed_is_always_the_same_run() {
     let told = |seed: u64| {
         let output = run_apart(seed);
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        let told = told.lines().find(|line| line.starts_with("seed")).map(ToOwned::to_owned);
-        told.unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+        let all = String::from_utf8_lossy(&output.stderr).into_owned();
+        let told = all.lines().find(|line| line.starts_with("seed")).map(ToOwned::to_owned);
+        told.unwrap_or_else(|| panic!("{all}"))
     };
     assert_eq!(told(1), told(1));
 }
@@ -145,7 +147,7 @@ fn run_apart(seed: u64) -> std::process::Output {
 fn keeps_promises(seed: u64) {
     let Outcome { digest, report, faults, load, is_drained } =
         run(seed, None, LENGTH).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-    println!("seed {seed}: {digest:016x} {faults:?}, {load:?}, {:?}", report.checked.seen);
+    eprintln!("seed {seed}: {digest:016x} {faults:?}, {load:?}, {:?}", report.checked.seen);
     assert!(report.is_clean(), "seed {seed}: {report}");
     assert!(is_drained, "seed {seed}: not everything was done in time");
     // Clients were answered, so that there was something to break.
@@ -161,7 +163,7 @@ fn is_found(mistake: Mistake, promise: usize) -> bool {
         let is_broken = |outcome: Outcome| outcome.report.checked.broken[promise - 1] > 0;
         let is_so = run(seed, Some(mistake), LENGTH).is_ok_and(is_broken);
         if is_so {
-            println!("{mistake:?} is found with seed {seed}");
+            eprintln!("{mistake:?} is found with seed {seed}");
         }
         is_found.fetch_or(is_so, Ordering::Relaxed);
         is_so

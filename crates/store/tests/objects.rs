@@ -250,14 +250,17 @@ async fn conditions_hold_for_one_of_many() {
         let store = cluster.store(index % 3);
         puts.spawn(async move { put(&store, "once", random(100 + index), Condition::Absent).await });
     }
-    let mut winners = 0;
+    let (mut winners, mut unknown) = (0, 0);
     while let Some(outcome) = puts.join_next().await {
-        match outcome.expect("a task").expect("an answer") {
-            WriteOutcome::Done(_) => winners += 1,
-            WriteOutcome::Refused(there) => assert!(there.is_some()),
+        match outcome.expect("a task") {
+            Ok(WriteOutcome::Done(_)) => winners += 1,
+            Ok(WriteOutcome::Refused(there)) => assert!(there.is_some()),
+            // On a busy machine an answer may be late: that one may have won.
+            Err(StoreError::Indeterminate) => unknown += 1,
+            Err(error) => panic!("{error}"),
         }
     }
-    assert_eq!(winners, 1);
+    assert!(winners == 1 || winners == 0 && unknown > 0, "{winners} winners, {unknown} unknown");
     let there = cluster.store(0).read(&object("once")).await.expect("an answer").expect("an entry");
     let other = Condition::EtagIn([Arc::from("0")].into());
     let refused = put(&cluster.store(1), "once", random(7), other).await;
