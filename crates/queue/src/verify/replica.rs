@@ -186,12 +186,6 @@ impl StoppedReplica {
         noted.max(self.snapshot.map(|last| last.index))
     }
 
-    /// What the replica is called in records.
-    #[must_use]
-    pub const fn number(&self) -> u64 {
-        self.number
-    }
-
     fn hash(&self, machine: &Jobs) -> Record {
         let queue = machine.queue();
         Record::Hash { replica: self.number, index: queue.index(), hash: queue.digest().into() }
