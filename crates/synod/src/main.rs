@@ -20,6 +20,10 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+/// Messages are made on one thread and let go of on another all the time, which this one is good at.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A cluster that forms itself.
 #[derive(Debug, Parser)]
 #[command(name = "synod", version, arg_required_else_help = true)]

@@ -179,6 +179,8 @@ impl Peer {
             waiting_bytes: bytes,
             patience,
             deadline,
+            held: None,
+            held_until: Box::pin(tokio::time::sleep(COMMIT_HELD)),
         }))
     }
 }
@@ -356,25 +358,47 @@ struct AppendStream<S> {
     patience: Duration,
     /// When the next answer is to be there, if one is expected.
     deadline: Pin<Box<Sleep>>,
+    /// A request that only says what is committed. The next one with entries says it as well; it goes alone only if none
+    /// comes in time. So a lone command costs every follower one message, and not a second one that its client waits behind.
+    held: Option<AppendEntriesRequest<Types>>,
+    /// When the held one goes alone.
+    held_until: Pin<Box<Sleep>>,
 }
 
 impl<S: Stream<Item = AppendEntriesRequest<Types>> + Unpin> AppendStream<S> {
     fn send(&mut self, context: &mut Context<'_>) {
         while self.waiting.len() < WINDOW_REQUESTS && self.waiting_bytes < WINDOW_BYTES {
             let Some((input, requests)) = &mut self.input else { return };
-            match input.poll_next_unpin(context) {
-                Poll::Ready(Some(request)) => {
-                    let (request, bytes) = write_request(request, None);
-                    // There is room for the whole window. If the other side is gone, the answers say so.
-                    drop(requests.try_send(request));
-                    if self.waiting.is_empty() {
-                        self.await_anew();
+            let (next, is_over) = match input.poll_next_unpin(context) {
+                Poll::Ready(Some(request)) if request.entries.is_empty() => {
+                    if self.held.replace(request).is_none() {
+                        self.held_until.as_mut().reset(tokio::time::Instant::now() + COMMIT_HELD);
                     }
-                    self.waiting.push_back(bytes);
-                    self.waiting_bytes += bytes;
+                    continue;
                 }
-                Poll::Ready(None) => self.input = None,
-                Poll::Pending => return,
+                Poll::Ready(Some(request)) => {
+                    self.held = None;
+                    (Some(request), false)
+                }
+                Poll::Ready(None) => (self.held.take(), true),
+                Poll::Pending if self.held.is_none() => return,
+                Poll::Pending => match self.held_until.as_mut().poll(context) {
+                    Poll::Ready(()) => (self.held.take(), false),
+                    Poll::Pending => return,
+                },
+            };
+            if let Some(request) = next {
+                let (request, bytes) = write_request(request, None);
+                // There is room for the whole window. If the other side is gone, the answers say so.
+                drop(requests.try_send(request));
+                if self.waiting.is_empty() {
+                    self.await_anew();
+                }
+                self.waiting.push_back(bytes);
+                self.waiting_bytes += bytes;
+            }
+            if is_over {
+                self.input = None;
             }
         }
     }
@@ -493,6 +517,9 @@ const CALL_HEARTBEATS: u32 = 3;
 /// How many heartbeats a stream of entries may be without an answer that is due. Disks stall for longer than calls may take;
 /// that a peer is gone, its heartbeats tell.
 const STREAM_HEARTBEATS: u32 = 20;
+/// How long a follower may be without word of what is committed, if nothing else is to be said to it. More saves messages
+/// where there is little to do, and lets followers know later.
+const COMMIT_HELD: Duration = Duration::from_millis(5);
 /// How many requests of a stream may be without an answer.
 const WINDOW_REQUESTS: usize = 16;
 /// How many bytes of them. One request may exceed it.
