@@ -1,5 +1,7 @@
 //! The job queue of a node, and its part of the api.
 
+mod events;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,9 +14,8 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use serde::{Deserialize, Serialize};
 use synod_cluster::remote::PeerService;
-use synod_cluster::{ApiExtension, EventStream, Exposition, MonotonicClock};
-use synod_core::jobs::{Event, JobLimits, QueueStats, SessionId, SessionStats, SessionTotals, Totals};
-use synod_core::membership::ClusterEvent;
+use synod_cluster::{ApiExtension, Exposition};
+use synod_core::jobs::{JobLimits, QueueStats, SessionId, SessionStats, SessionTotals, Totals};
 use synod_core::slots::QueueLayout;
 use synod_queue::raft::GroupConfig;
 use synod_queue::{
@@ -22,7 +23,6 @@ use synod_queue::{
     WorkersView,
 };
 use synod_store::node::{Node, Passport, PeerServices};
-use tokio::sync::broadcast;
 
 /// The queue of a node, as `GET /v1/queue` shows it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -162,12 +162,15 @@ impl JobsApi {
         };
         let running = QueueNode::start(options, services).await?;
         let client = running.client();
-        for group in 0..groups {
-            if let Some(events) = running.events(group) {
-                tokio::spawn(publish(group, events, node.cluster().events().clone(), node.cluster().clock()));
-            }
-        }
+        let happenings: Vec<_> =
+            (0..groups).filter_map(|group| Some((group, running.events(group)?))).collect();
         *self.lock() = Some(running);
+        for (group, happening) in happenings {
+            let (stream, clock) = (node.cluster().events().clone(), node.cluster().clock());
+            tokio::spawn(events::publish(group, happening, stream.clone(), clock));
+            let api = self.clone();
+            tokio::spawn(events::report(group, move || api.look(group), stream, clock));
+        }
         Ok(Some(client))
     }
 
@@ -204,6 +207,21 @@ impl JobsApi {
             Some(running) => running.stop(patience).await,
             None => true,
         }
+    }
+
+    /// A group in numbers, for those who listen. `None`: the queue has ended.
+    fn look(&self, group: u16) -> Option<events::Numbers> {
+        let running = self.lock();
+        let running = running.as_ref()?;
+        let view = running.groups().into_iter().find(|view| view.group == group)?;
+        let workers = running.workers(group, None, WORKERS_SHOWN_MAX).unwrap_or_default();
+        Some(events::Numbers {
+            leads: view.lead.is_own,
+            index: view.digest.0,
+            queues: view.queues,
+            workers: workers.workers.into_iter().map(|worker| worker.stats).collect(),
+            worker_totals: workers.totals,
+        })
     }
 
     /// The queue, with so many of the workers of each group, from the one after this session on.
@@ -246,7 +264,7 @@ impl ApiExtension for JobsApi {
     }
 
     fn expose(&self, text: &mut Exposition) {
-        let Some(shown) = self.show(None, 0) else { return };
+        let Some(shown) = self.show(None, WORKERS_SHOWN_MAX) else { return };
         let group_label = |group: &GroupJson| group.group.to_string();
         let gauges: [Gauge; 7] = [
             ("synod_queue_leads", "Whether this node leads the group.", |group| group.leads.into()),
@@ -271,6 +289,29 @@ impl ApiExtension for JobsApi {
             let SessionTotals { credits, granted, .. } = group.workers.totals;
             for (state, count) in [("free", credits), ("used", granted.saturating_sub(credits))] {
                 text.sample(name, &[("group", &*group_label(group)), ("state", state)], count);
+            }
+        }
+        type Number = (&'static str, &'static str, fn(&SessionStats) -> u64);
+        let of_workers: [Number; 3] = [
+            ("synod_queue_worker_credits", "How many more jobs a worker takes.", |worker| {
+                worker.credits.into()
+            }),
+            ("synod_queue_worker_granted", "How many jobs a worker takes at a time.", |worker| {
+                worker.granted.into()
+            }),
+            ("synod_queue_worker_inflight", "How many jobs a worker holds.", |worker| worker.inflight),
+        ];
+        for (name, help, value) in of_workers {
+            text.gauge(name, help);
+            for group in &shown.groups {
+                for WorkerJson { name: known_as, stats } in &group.workers.page {
+                    let labels = [
+                        ("group", &*group_label(group)),
+                        ("session", &*stats.session.to_string()),
+                        ("worker", known_as.as_deref().unwrap_or_default()),
+                    ];
+                    text.sample(name, &labels, value(stats));
+                }
             }
         }
         let name = "synod_queue_events_total";
@@ -315,46 +356,6 @@ impl ApiExtension for JobsApi {
 
 /// The name of a number of a group, what it means, and where it is.
 type Gauge = (&'static str, &'static str, fn(&GroupJson) -> u64);
-
-/// Tells what happens to jobs on the event stream of the node, until the queue ends. What happens within a short while is one
-/// event, and no more of it than somebody who listens for other things can bear.
-async fn publish(
-    group: u16,
-    mut source: broadcast::Receiver<Arc<Vec<Event>>>,
-    stream: EventStream,
-    clock: MonotonicClock,
-) {
-    use broadcast::error::{RecvError, TryRecvError};
-    loop {
-        let first = match source.recv().await {
-            Ok(events) => events,
-            Err(RecvError::Lagged(_)) => continue,
-            Err(RecvError::Closed) => return,
-        };
-        let observed_at = clock.now();
-        tokio::time::sleep(GATHERED).await;
-        let (mut events, mut omitted) = (Vec::new(), 0);
-        let mut take = |more: &[Event]| {
-            let room = EVENTS_MAX.saturating_sub(events.len()).min(more.len());
-            events.extend_from_slice(&more[..room]);
-            omitted += (more.len() - room) as u64;
-        };
-        take(&first);
-        loop {
-            match source.try_recv() {
-                Ok(more) => take(&more),
-                Err(TryRecvError::Lagged(_)) => {}
-                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
-            }
-        }
-        stream.publish(ClusterEvent::Jobs { group, events, omitted, observed_at });
-    }
-}
-
-/// How long events are gathered.
-const GATHERED: Duration = Duration::from_millis(100);
-/// Most of them at once.
-const EVENTS_MAX: usize = 1_024;
 
 fn queues(shown: &QueueJson) -> impl Iterator<Item = (&GroupJson, &QueueStats)> {
     let all = shown.groups.iter().flat_map(|group| group.queues.iter().map(move |queue| (group, queue)));
@@ -403,35 +404,3 @@ fn queue_dir(node: &Node) -> PathBuf {
 const WORKERS_SHOWN_MAX: usize = 100;
 /// Numbers of more queues would be too many for whoever reads them.
 const QUEUES_EXPOSED_MAX: usize = 1_000;
-
-#[cfg(test)]
-mod tests {
-    use synod_cluster::Delivery;
-    use synod_core::jobs::{EventKind, JobId};
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn what_happens_to_jobs_is_told_together_and_no_more_than_there_is_room_for() {
-        let (source, events) = broadcast::channel(16);
-        let stream = EventStream::default();
-        let mut heard = stream.subscribe();
-        let task = tokio::spawn(publish(3, events, stream, MonotonicClock::start()));
-        let event = |job: u64| Event {
-            index: job,
-            time_ms: 0,
-            wall_ms: 0,
-            job: JobId::new(job),
-            kind: EventKind::Ready,
-        };
-        let batch = |jobs: std::ops::Range<u64>| Arc::new(jobs.map(event).collect::<Vec<_>>());
-        source.send(batch(0..2)).expect("it listens");
-        source.send(batch(2..2_000)).expect("it listens");
-        let Some(Delivery::Event(told)) = heard.recv().await else { panic!("an event") };
-        let ClusterEvent::Jobs { group: 3, events, omitted, .. } = &*told else { panic!("{told:?}") };
-        assert_eq!((events.len(), *omitted), (EVENTS_MAX, 2_000 - EVENTS_MAX as u64));
-        assert!(events.iter().map(|event| event.index).eq(0..EVENTS_MAX as u64));
-        drop(source);
-        task.await.expect("it ends with its source");
-    }
-}

@@ -60,6 +60,7 @@ impl<'a> EventSummary<'a> {
             ClusterEvent::Jobs { .. } => Self::new(MetricFamily::Storage, "jobs", EventResult::Ok),
             ClusterEvent::Objects { .. } => Self::new(MetricFamily::Storage, "objects", EventResult::Ok),
             ClusterEvent::PubSub { event, .. } => Self::of_pubsub(event),
+            ClusterEvent::Queues { .. } => Self::new(MetricFamily::Storage, "queues", EventResult::Ok),
             ClusterEvent::Remote { event, .. } => Self::of_remote(event),
             ClusterEvent::Slots { .. } => Self::new(MetricFamily::Storage, "slots", EventResult::Ok),
             other => Self::of_membership(other),

@@ -10,7 +10,7 @@ use super::topology::{TopologyApplyError, TopologyUpdate};
 use crate::gossip::{GossipUpdate, GossiperEvent};
 use crate::grains::GrainEvent;
 use crate::id::{Authority, MemberId};
-use crate::jobs::Event as JobEvent;
+use crate::jobs::{Event as JobEvent, QueueStats, SessionStats, SessionTotals};
 use crate::objects::ObjectEvent;
 use crate::pubsub::PubSubEvent;
 use crate::remote::RemoteEvent;
@@ -110,6 +110,22 @@ pub enum ClusterEvent {
     QuarantineLifted {
         /// The address.
         authority: Authority,
+        /// When.
+        observed_at: TimerInstant,
+    },
+    /// The queues of a group that this node leads, in numbers, and who works for them: once a second while they change and
+    /// somebody listens.
+    Queues {
+        /// Which group.
+        group: u16,
+        /// Its queues: how deep, how much of that is in flight, delayed or dead, how old, and what was done so far.
+        queues: Vec<QueueStats>,
+        /// How many more queues there are than there is room for here.
+        omitted: u64,
+        /// Some of its workers, each with its credits and how much it holds.
+        workers: Vec<SessionStats>,
+        /// All of its workers together.
+        worker_totals: SessionTotals,
         /// When.
         observed_at: TimerInstant,
     },
@@ -219,6 +235,7 @@ impl ClusterEvent {
             | Self::Objects { observed_at, .. }
             | Self::PubSub { observed_at, .. }
             | Self::QuarantineLifted { observed_at, .. }
+            | Self::Queues { observed_at, .. }
             | Self::QuorumLost { observed_at, .. }
             | Self::QuorumRegained { observed_at }
             | Self::Remote { observed_at, .. }

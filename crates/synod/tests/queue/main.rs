@@ -231,13 +231,24 @@ fn workers_are_seen_with_their_credits_and_what_they_hold() {
     let line = text.lines().find(|line| line.starts_with(&session.to_string())).expect("the worker");
     assert!(line.contains("mail sender") && line.contains(" 1/3 ") && line.ends_with("mail,post"), "{text}");
     let metrics = cluster.get(leader, "/metrics").expect("metrics").body;
+    let of_worker = format!("{{group=\"0\",session=\"{session}\",worker=\"mail sender\"}}");
     for line in [
         "synod_queue_sessions{group=\"0\"} 1",
         "synod_queue_credits{group=\"0\",state=\"free\"} 1",
         "synod_queue_credits{group=\"0\",state=\"used\"} 2",
+        &format!("synod_queue_worker_credits{of_worker} 1"),
+        &format!("synod_queue_worker_granted{of_worker} 3"),
+        &format!("synod_queue_worker_inflight{of_worker} 2"),
     ] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");
     }
+    // And on the event stream, whose events are counted.
+    eventually("the queues are told in numbers", || {
+        let metrics = cluster.get(leader, "/metrics").expect("metrics").body;
+        let is_told =
+            metrics.contains("synod_events_total{family=\"storage\",kind=\"queues\",result=\"ok\"}");
+        is_told.then_some(()).ok_or(metrics)
+    });
 
     // Of very many some are shown at a time, and the rest when it is asked for.
     let others = client(&cluster);
