@@ -168,8 +168,10 @@ impl JobsApi {
         for (group, happening) in happenings {
             let (stream, clock) = (node.cluster().events().clone(), node.cluster().clock());
             tokio::spawn(events::publish(group, happening, stream.clone(), clock));
-            let api = self.clone();
-            tokio::spawn(events::report(group, move || api.look(group), stream, clock));
+            // A queue that is let go of without being stopped is not to be kept by those who only look at it.
+            let running = Arc::downgrade(&self.running);
+            let look = move || events::Numbers::of(lock(&*running.upgrade()?).as_ref()?, group);
+            tokio::spawn(events::report(group, look, stream, clock));
         }
         Ok(Some(client))
     }
@@ -209,21 +211,6 @@ impl JobsApi {
         }
     }
 
-    /// A group in numbers, for those who listen. `None`: the queue has ended.
-    fn look(&self, group: u16) -> Option<events::Numbers> {
-        let running = self.lock();
-        let running = running.as_ref()?;
-        let view = running.groups().into_iter().find(|view| view.group == group)?;
-        let workers = running.workers(group, None, WORKERS_SHOWN_MAX).unwrap_or_default();
-        Some(events::Numbers {
-            leads: view.lead.is_own,
-            index: view.digest.0,
-            queues: view.queues,
-            workers: workers.workers.into_iter().map(|worker| worker.stats).collect(),
-            worker_totals: workers.totals,
-        })
-    }
-
     /// The queue, with so many of the workers of each group, from the one after this session on.
     fn show(&self, after: Option<SessionId>, workers: usize) -> Option<QueueJson> {
         let running = self.lock();
@@ -240,8 +227,12 @@ impl JobsApi {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<QueueNode>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.running)
     }
+}
+
+fn lock(running: &Mutex<Option<QueueNode>>) -> MutexGuard<'_, Option<QueueNode>> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PeerServices for JobsApi {

@@ -17,6 +17,10 @@ pub struct GroupConfig {
     /// How many replicas vote, if there are so many nodes. More survive more losses and make every entry wait for more disks.
     /// 1 to 9, odd; default 3.
     pub voters: usize,
+    /// How long a voter may be away until a node that follows votes in its place, if there is one that has caught up. When it
+    /// comes back it follows. Less is whole again sooner after a node is lost for good, and moves the vote for a restart that
+    /// takes long. 100 ms to one day, default 5 min.
+    pub replace_after: Duration,
     /// A snapshot is written when the entries since the last one have so many bytes, and more than that one. Less restarts
     /// faster and writes more. At least 4 KiB, default 256 MiB.
     pub snapshot_log_bytes: u64,
@@ -48,6 +52,10 @@ impl GroupConfig {
         }
         if self.snapshot_log_bytes < 4 << 10 {
             return problem("snapshot_log_bytes", "must be at least 4096");
+        }
+        let away = Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
+        if !away.contains(&self.replace_after) {
+            return problem("replace_after", "must be 100 ms to one day");
         }
         let timeout = Duration::from_millis(100)..=Duration::from_secs(3600);
         if !timeout.contains(&self.propose_timeout) {
@@ -93,6 +101,7 @@ impl Default for GroupConfig {
             election_ms: 150..300,
             heartbeat_ms: 50,
             voters: 3,
+            replace_after: Duration::from_secs(300),
             snapshot_log_bytes: 256 << 20,
             kept_log_bytes: 64 << 20,
             propose_timeout: Duration::from_secs(30),
@@ -124,6 +133,7 @@ mod tests {
             (GroupConfig { election_ms: 300..300, ..sound.clone() }, "election_ms"),
             (GroupConfig { heartbeat_ms: 51, ..sound.clone() }, "heartbeat_ms"),
             (GroupConfig { voters: 2, ..sound.clone() }, "voters"),
+            (GroupConfig { replace_after: Duration::ZERO, ..sound.clone() }, "replace_after"),
             (GroupConfig { snapshot_log_bytes: 0, ..sound.clone() }, "snapshot_log_bytes"),
             (GroupConfig { propose_timeout: Duration::ZERO, ..sound }, "propose_timeout"),
         ];

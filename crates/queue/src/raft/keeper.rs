@@ -10,6 +10,7 @@ use openraft::{ChangeMembers, Instant as _, RaftMetrics};
 use synod_wire::raft as wire;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::group::Inner;
 use super::lead::ReplicaInfo;
@@ -100,11 +101,12 @@ async fn ask_to_join<M: Machine>(inner: &Arc<Inner<M>>) {
     }
 }
 
-/// While this replica leads: takes in those who ask, lets those vote who have caught up, and replaces those who come back as
-/// somebody else. One change at a time.
+/// While this replica leads: takes in those who ask, lets those vote who have caught up, replaces those who come back as
+/// somebody else, and has others vote for those who stay away. One change at a time.
 pub(crate) async fn keep_members<M: Machine>(inner: Arc<Inner<M>>, mut joins: mpsc::Receiver<ReplicaInfo>) {
     let voters = inner.config.voters_of(inner.nodes.len());
     let mut asking: BTreeMap<String, ReplicaInfo> = BTreeMap::new();
+    let mut silent: BTreeMap<u64, Instant> = BTreeMap::new();
     loop {
         // Whether a learner has caught up is looked at time and again: that its log grows is no event of its own.
         if let Ok(Some(replica)) = tokio::time::timeout(PAUSE, joins.recv()).await {
@@ -112,16 +114,25 @@ pub(crate) async fn keep_members<M: Machine>(inner: Arc<Inner<M>>, mut joins: mp
         }
         if !inner.lead.borrow().is_own {
             asking.clear();
+            silent.clear();
             continue;
         }
         let metrics = inner.metrics();
         let members = metrics.membership_config.membership();
         asking.retain(|_, replica| !is_known(members, replica));
-        let alive = alive(&metrics, Duration::from_millis(inner.config.election_ms.end));
-        let view = View { members, caught_up: &alive, asking: &asking, own: inner.own.id, voters };
-        let Some(change) = view.next_change() else { continue };
+        let heard = heard(&metrics, Duration::from_millis(inner.config.election_ms.end));
+        let caught_up = caught_up(&metrics, &heard);
+        // A leader that has just begun has heard of nobody, which says nothing about them.
+        let quiet = members.voter_ids().filter(|id| *id != inner.own.id && !heard.contains(id));
+        let now = Instant::now();
+        silent = quiet.map(|id| (id, silent.get(&id).copied().unwrap_or(now))).collect();
+        let is_away = |since: &Instant| now.duration_since(*since) >= inner.config.replace_after;
+        let away = silent.iter().filter(|(_, since)| is_away(since)).map(|(id, _)| *id).collect();
+        let view =
+            View { members, caught_up: &caught_up, away: &away, asking: &asking, own: inner.own.id, voters };
+        let Some(Change { members: change, retains }) = view.next_change() else { continue };
         tracing::info!(group = inner.group, ?change, "the members of the group change");
-        let change = inner.raft.change_membership(change, false);
+        let change = inner.raft.change_membership(change, retains);
         match tokio::time::timeout(CHANGE_PATIENCE, change).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => tracing::warn!(group = inner.group, %error, "the members could not be changed"),
@@ -130,16 +141,19 @@ pub(crate) async fn keep_members<M: Machine>(inner: Arc<Inner<M>>, mut joins: mp
     }
 }
 
-/// Replicas that have nearly all of the log and were heard of lately.
-fn alive(metrics: &RaftMetrics<Types>, patience: Duration) -> BTreeSet<u64> {
+/// Replicas that were heard of lately.
+fn heard(metrics: &RaftMetrics<Types>, patience: Duration) -> BTreeSet<u64> {
+    let heartbeats = metrics.heartbeat.iter().flatten();
+    let heard = heartbeats.filter(|(_, at)| at.is_some_and(|at| at.elapsed() < patience));
+    heard.map(|(id, _)| *id).collect()
+}
+
+/// Those of them that have nearly all of the log.
+fn caught_up(metrics: &RaftMetrics<Types>, heard: &BTreeSet<u64>) -> BTreeSet<u64> {
     let last = metrics.last_log_index.unwrap_or(0);
-    let heard = |id: &u64| {
-        let heartbeat = metrics.heartbeat.as_ref().and_then(|all| all.get(id).copied().flatten());
-        heartbeat.is_some_and(|at| at.elapsed() < patience)
-    };
     let replication = metrics.replication.iter().flatten();
-    let caught_up = replication.filter(|(_, matching)| matching.is_some_and(|id| id.index + LAG_MAX >= last));
-    caught_up.map(|(id, _)| *id).filter(heard).collect()
+    let near = replication.filter(|(_, matching)| matching.is_some_and(|id| id.index + LAG_MAX >= last));
+    near.map(|(id, _)| *id).filter(|id| heard.contains(id)).collect()
 }
 
 fn is_known(members: &Members, replica: &ReplicaInfo) -> bool {
@@ -150,37 +164,55 @@ fn is_known(members: &Members, replica: &ReplicaInfo) -> bool {
 struct View<'a> {
     members: &'a Members,
     caught_up: &'a BTreeSet<u64>,
+    /// Voters that were not heard of for too long.
+    away: &'a BTreeSet<u64>,
     asking: &'a BTreeMap<String, ReplicaInfo>,
     own: u64,
     /// How many are to vote.
     voters: usize,
 }
 
+/// A change of the members.
+struct Change {
+    members: ChangeMembers<u64, ReplicaNode>,
+    /// Whether those who do not vote any more stay, and follow.
+    retains: bool,
+}
+
 impl View<'_> {
-    fn next_change(&self) -> Option<ChangeMembers<u64, ReplicaNode>> {
-        if self.members.get_joint_config().len() > 1 {
-            // A leader before this one did not finish its change.
-            return Some(ChangeMembers::AddVoterIds(BTreeSet::new()));
+    fn next_change(&self) -> Option<Change> {
+        let change = |members, retains| Some(Change { members, retains });
+        if let [before, .., after] = &self.members.get_joint_config()[..] {
+            // A leader before this one did not finish its change. Who came back as somebody else is not to stay as who it was.
+            let is_same = |id: &u64| after.iter().any(|new| self.name(*new) == self.name(*id));
+            let retains = !before.difference(after).any(is_same);
+            return change(ChangeMembers::AddVoterIds(BTreeSet::new()), retains);
         }
         let voters: BTreeSet<u64> = self.members.voter_ids().collect();
         if let Some(replica) = self.asking.values().next() {
-            return Some(self.take_in(replica, &voters));
+            return change(self.take_in(replica, &voters), false);
         }
         for (id, node) in self.members.nodes() {
             if voters.contains(id) || !self.caught_up.contains(id) {
                 continue;
             }
-            let old =
-                voters.iter().find(|voter| **voter != self.own && self.name(**voter) == Some(&node.name));
-            if old.is_none() && voters.len() >= self.voters {
-                continue;
+            let with = |out: Option<&u64>| {
+                let mut next = voters.clone();
+                next.insert(*id);
+                if let Some(out) = out {
+                    next.remove(out);
+                }
+                ChangeMembers::ReplaceAllVoters(next)
+            };
+            let is_same = |voter: &&u64| **voter != self.own && self.name(**voter) == Some(&node.name);
+            let before = voters.iter().find(is_same);
+            if before.is_some() || voters.len() < self.voters {
+                return change(with(before), false);
             }
-            let mut next = voters.clone();
-            next.insert(*id);
-            if let Some(old) = old {
-                next.remove(old);
+            // It may come back, and then it follows.
+            if let Some(away) = voters.iter().find(|voter| self.away.contains(voter)) {
+                return change(with(Some(away)), true);
             }
-            return Some(ChangeMembers::ReplaceAllVoters(next));
         }
         None
     }
@@ -307,12 +339,20 @@ mod tests {
     }
 
     fn next(members: &Members, caught_up: &[u64], asking: &[(u64, &str)]) -> String {
+        next_without(members, &[], caught_up, asking)
+    }
+
+    fn next_without(members: &Members, away: &[u64], caught_up: &[u64], asking: &[(u64, &str)]) -> String {
         let info =
             |(id, name): &(u64, &str)| ReplicaInfo { id: *id, node: (*name).into(), address: (*name).into() };
         let asking: BTreeMap<_, _> = asking.iter().map(|one| (one.1.to_string(), info(one))).collect();
-        let caught_up = caught_up.iter().copied().collect();
-        let view = View { members, caught_up: &caught_up, asking: &asking, own: 1, voters: 3 };
-        view.next_change().map_or_else(|| "-".into(), |change| change.to_string())
+        let [caught_up, away] = [caught_up, away].map(|ids| ids.iter().copied().collect());
+        let view = View { members, caught_up: &caught_up, away: &away, asking: &asking, own: 1, voters: 3 };
+        let told = |change: Change| match change.retains {
+            true => format!("{}, and keep", change.members),
+            false => change.members.to_string(),
+        };
+        view.next_change().map_or_else(|| "-".into(), told)
     }
 
     #[test]
@@ -336,8 +376,21 @@ mod tests {
         assert_eq!(next(&members(&[&[1, 2, 3]], &back), &[2, 9], &[]), "ReplaceAllVoters([1,2,9])");
         // A learner that was lost in turn goes first.
         assert_eq!(next(&members(&[&[1, 2, 3]], &back), &[2], &[(8, "c")]), "RemoveNodes([9])");
+        // Who stays away is replaced by who has caught up, and follows if it comes back; without such a one it stays.
+        let four = [three, &[(4, "d")]].concat();
+        let members_of_four = members(&[&[1, 2, 3]], &four);
+        assert_eq!(next_without(&members_of_four, &[3], &[2], &[]), "-");
+        assert_eq!(next_without(&members_of_four, &[3], &[2, 4], &[]), "ReplaceAllVoters([1,2,4]), and keep");
+        // One at a time, and whoever asks comes first.
+        assert_eq!(next_without(&members_of_four, &[2, 3], &[4], &[]), "ReplaceAllVoters([1,3,4]), and keep");
+        assert_eq!(
+            next_without(&members_of_four, &[3], &[2, 4], &[(5, "e")]).split('(').next(),
+            Some("AddNodes")
+        );
         // What another leader left half done is finished before anything else.
         let joint = members(&[&[1, 2, 3], &[1, 2, 9]], &back);
-        assert_eq!(next(&joint, &[2, 9], &[(8, "c")]).split('(').next(), Some("AddVoterIds"));
+        assert_eq!(next(&joint, &[2, 9], &[(8, "c")]), "AddVoterIds([])");
+        let joint = members(&[&[1, 2, 3], &[1, 2, 4]], &four);
+        assert_eq!(next(&joint, &[2, 4], &[]), "AddVoterIds([]), and keep");
     }
 }

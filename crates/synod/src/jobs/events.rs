@@ -6,7 +6,10 @@ use std::time::Duration;
 use synod_cluster::{EventStream, MonotonicClock};
 use synod_core::jobs::{Event, QueueStats, SessionStats, SessionTotals};
 use synod_core::membership::ClusterEvent;
+use synod_queue::QueueNode;
 use tokio::sync::broadcast;
+
+use super::WORKERS_SHOWN_MAX;
 
 /// Tells what happens to jobs on the event stream of the node, until the queue ends. What happens within a short while is one
 /// event, and no more of it than somebody who listens for other things can bear.
@@ -54,6 +57,21 @@ pub(super) struct Numbers {
     /// Some of the workers.
     pub(super) workers: Vec<SessionStats>,
     pub(super) worker_totals: SessionTotals,
+}
+
+impl Numbers {
+    /// Those of a group. `None`: there is no such group.
+    pub(super) fn of(queue: &QueueNode, group: u16) -> Option<Self> {
+        let view = queue.groups().into_iter().find(|view| view.group == group)?;
+        let workers = queue.workers(group, None, WORKERS_SHOWN_MAX).unwrap_or_default();
+        Some(Self {
+            leads: view.lead.is_own,
+            index: view.digest.0,
+            queues: view.queues,
+            workers: workers.workers.into_iter().map(|worker| worker.stats).collect(),
+            worker_totals: workers.totals,
+        })
+    }
 }
 
 /// Tells a group in numbers on the event stream of the node, while the node leads it, somebody listens and the numbers change,

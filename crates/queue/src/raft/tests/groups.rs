@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::cluster::{Cluster, config, status_when};
-use crate::raft::{GroupConfig, ProposeError};
+use crate::raft::{GroupConfig, ProposeError, ReplicaInfo};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_forms_itself_and_applies_what_is_proposed_everywhere() {
@@ -140,6 +140,37 @@ async fn a_node_that_lost_its_disk_comes_back_as_somebody_else() {
     let after = cluster.put("after").await.index;
     assert!(after > before);
     assert_eq!(cluster.settle(after).await.items.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_stays_away_is_replaced_and_follows_when_it_is_back() {
+    let replace_after = Duration::from_millis(1_500);
+    let mut cluster = Cluster::start(4, GroupConfig { replace_after, ..config() }).await;
+    cluster.complete().await;
+    let leader = cluster.leader().await;
+    let whole = status_when(cluster.group(leader), |status| status.learners.len() == 1).await;
+    let first = cluster.put("one").await.index;
+    cluster.settle(first).await;
+
+    // A voter that does not lead is lost.
+    let place = |info: &ReplicaInfo| cluster.addresses.iter().position(|node| node.name == info.node);
+    let learner = place(&whole.learners[0]).expect("it is a node");
+    let mut voters = whole.voters.iter().filter_map(place).filter(|node| *node != leader);
+    let (lost, other) = (voters.next().expect("a voter"), voters.next().expect("a third one"));
+    let has = |replicas: &[ReplicaInfo], node: &str| replicas.iter().any(|replica| replica.node == node);
+    let [lost_name, learner_name] = [lost, learner].map(|node| cluster.addresses[node].name.clone());
+    cluster.kill(lost).await;
+    let is_replaced = |status: &crate::raft::GroupStatus| {
+        has(&status.voters, &learner_name) && has(&status.learners, &lost_name) && !status.is_changing
+    };
+    status_when(cluster.group(leader), is_replaced).await;
+
+    // So the group bears the loss of another voter, which without that would have been one too many.
+    cluster.kill(other).await;
+    let second = cluster.put("two").await.index;
+    // And the first one, back again, follows.
+    cluster.start_node(lost).await;
+    assert_eq!(cluster.settle(second).await.items.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
