@@ -16,6 +16,7 @@
 
 mod actor;
 mod associations;
+mod bearer_token;
 mod cell;
 mod client;
 mod codec;
@@ -40,6 +41,7 @@ mod works;
 
 pub(crate) use actor::unless_panicked;
 pub use actor::{Actor, ActorContext};
+pub use bearer_token::BearerToken;
 pub use config::{RemoteConfig, RemoteConfigError};
 pub use counters::RemoteCounters;
 pub use link::Lane;

@@ -135,6 +135,9 @@ pub struct JobAnswer {
     pub view: JobView,
     /// Queue time at which it was looked at, in milliseconds.
     pub time_ms: u64,
+    /// Which node led when it was submitted, and at each event of its history, as far as that is still known.
+    #[serde(default)]
+    pub nodes: Vec<Option<String>>,
     /// Its body, if it was wanted and is there. It travels beside the rest.
     #[serde(skip)]
     pub body: Option<Bytes>,
@@ -172,7 +175,10 @@ pub(crate) fn look(queue: &JobQueue, question: Question) -> Answer {
     let job = |id, with_body: bool| {
         queue.job(id).map(|view| {
             let body = if with_body { queue.body(id) } else { None };
-            Box::new(JobAnswer { view, time_ms: queue.time_ms(), body })
+            let entries =
+                [view.submitted.index].into_iter().chain(view.history.iter().map(|entry| entry.index));
+            let nodes = entries.map(|index| queue.leader_at(index).map(ToString::to_string)).collect();
+            Box::new(JobAnswer { view, time_ms: queue.time_ms(), nodes, body })
         })
     };
     match question {

@@ -156,6 +156,7 @@ impl Desk {
             faces: faces.clone(),
             next_stream: 1,
             reign: None,
+            pause_ends: Instant::now(),
         };
         tokio::spawn(keeper.run(received));
         let room = Arc::new(Semaphore::new(ROOM_KIB));
@@ -217,6 +218,8 @@ struct Keeper {
     faces: Faces,
     next_stream: u64,
     reign: Option<Reign>,
+    /// When a leader whose reign ended early may begin another one.
+    pause_ends: Instant,
 }
 
 /// What belongs to one reign.
@@ -271,7 +274,9 @@ impl Keeper {
             self.follow_lead();
             self.propose().await;
             let Some(reign) = &mut self.reign else {
+                let is_paused = self.pause_ends > Instant::now();
                 tokio::select! {
+                    () = sleep_until(self.pause_ends), if is_paused => {}
                     changed = self.lead.changed() => if changed.is_err() { return },
                     note = notes.recv() => match note {
                         Some(note) => refuse(note),
@@ -310,7 +315,7 @@ impl Keeper {
         if self.reign.as_ref().is_some_and(|reign| !leads || reign.term != lead.term) {
             self.abdicate();
         }
-        if leads && self.reign.is_none() {
+        if leads && self.reign.is_none() && self.pause_ends <= Instant::now() {
             self.reign = Some(self.begin(lead.term));
         }
     }
@@ -323,9 +328,14 @@ impl Keeper {
             let orphans = queue.sessions().map(|session| (session, grace_ends)).collect();
             (orphans, due_at(now, queue.time_ms(), queue.next_due_ms()))
         });
+        let mut packer = Packer::new(now);
+        // Names of nodes are ones, unless a test has others.
+        if let Ok(node) = self.group.node().parse() {
+            packer.push(Origin::Desk, Op::Lead { node }.into());
+        }
         Reign {
             term,
-            packer: Packer::new(now),
+            packer,
             under_way: FuturesOrdered::new(),
             origins: VecDeque::new(),
             streams: HashMap::new(),
@@ -342,6 +352,8 @@ impl Keeper {
     /// Ends the reign: every stream is told who leads now, as far as that is known.
     fn abdicate(&mut self) {
         let Some(reign) = self.reign.take() else { return };
+        // It may lead on, and take nothing for a while: because it hands over, for example.
+        self.pause_ends = Instant::now() + REIGN_PAUSE;
         self.faces.clear();
         let told = not_leader(&self.lead.borrow());
         for stream in reign.streams.into_values() {
@@ -534,6 +546,8 @@ fn unix_millis() -> u64 {
 
 /// Frames that are written while the next one is packed. More would make them smaller.
 const FRAMES_UNDER_WAY_MAX: usize = 4;
+/// So long after a reign that ended the next one of the same node begins at the earliest.
+const REIGN_PAUSE: Duration = Duration::from_millis(20);
 /// Notes that wait for the desk. A full desk makes streams wait, and streams make their clients wait.
 const NOTES_MAX: usize = 1_024;
 /// Commands that wait for the desk may carry so much, whoever they are of.

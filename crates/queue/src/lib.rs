@@ -32,7 +32,6 @@ pub mod raft;
 mod service;
 #[cfg(test)]
 mod simulation;
-mod token;
 pub mod verify;
 mod wire;
 mod worker;
@@ -43,5 +42,5 @@ pub use desk::DeskConfig;
 pub use jobs::Jobs;
 pub use node::{GroupView, QueueError, QueueNode, QueueOptions, QueueServices, WorkerView, WorkersView};
 pub use service::QueueService;
-pub use token::Token;
+pub use synod_cluster::remote::BearerToken;
 pub use worker::{Job, RunningWorker, Verdict, Worker};

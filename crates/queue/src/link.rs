@@ -19,13 +19,13 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use synod_cluster::remote::BearerToken;
 use synod_core::jobs::{Assignment, Delivery, JobId, Op, QueueName, Reply, SessionId};
 use synod_wire::queue as wire;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::access::{Answer, CallError, Question, QueueAccess};
 use crate::connect::{Connect, TcpConnect};
-use crate::token::Token;
 use crate::wire::write_op;
 
 /// How a link finds its queue.
@@ -36,7 +36,7 @@ pub struct LinkConfig {
     /// Which group.
     pub group: u16,
     /// What is shown to a cluster with a secret.
-    pub token: Token,
+    pub token: BearerToken,
     /// A name for operators to see.
     pub name: String,
     /// How long a call may be without an outcome, elections included. Default 10 s.
@@ -52,7 +52,7 @@ impl LinkConfig {
         Self {
             seeds: seeds.into_iter().map(Into::into).collect(),
             group: 0,
-            token: Token::default(),
+            token: BearerToken::default(),
             name: String::new(),
             patience: Duration::from_secs(10),
             connect: Arc::new(TcpConnect),

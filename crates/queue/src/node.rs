@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use synod_cluster::remote::PeerService;
+use synod_cluster::remote::{BearerToken, PeerService};
 use synod_core::jobs::{
     Event, JobLimits, QueueStats, SessionId, SessionStats, SessionTotals, SettingOutOfRange, Totals,
 };
@@ -25,7 +25,6 @@ use crate::journal::{Journal, JournalConfig, JournalError};
 use crate::link::{Link, LinkConfig};
 use crate::raft::{Group, GroupConfig, GroupError, GroupParts, GroupStatus, Lead, NodeAddress, RaftService};
 use crate::service::QueueService;
-use crate::token::Token;
 
 /// The services of the peer listener that belong to a queue. They refuse everything until it runs.
 #[derive(Clone)]
@@ -39,8 +38,8 @@ impl QueueServices {
     /// The services of a node of this cluster. Peers show one token to each other, clients show another.
     #[must_use]
     pub fn new(cluster: String, peer_token: Option<&str>, client_token: Option<&str>) -> Self {
-        let raft = RaftService::new(cluster, Token::bearer(peer_token).header());
-        let queue = QueueService::new(Token::bearer(client_token));
+        let raft = RaftService::new(cluster, BearerToken::new(peer_token));
+        let queue = QueueService::new(BearerToken::new(client_token));
         Self { raft, queue, client_token: client_token.map(ToOwned::to_owned) }
     }
 
@@ -233,7 +232,7 @@ impl QueueNode {
     /// How one gets to the queue from here.
     #[must_use]
     pub fn link_config(&self) -> LinkConfig {
-        let token = Token::bearer(self.client_token.as_deref());
+        let token = BearerToken::new(self.client_token.as_deref());
         LinkConfig {
             token,
             connect: Arc::clone(&self.connect),

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use http::{Request as HttpRequest, Response as HttpResponse};
-use synod_cluster::remote::PeerService;
+use synod_cluster::remote::{BearerToken, PeerService};
 use synod_core::jobs::{GatewayId, SessionId};
 use synod_wire::queue as wire;
 use tokio::sync::mpsc;
@@ -25,20 +25,19 @@ use tonic_prost::ProstCodec;
 
 use crate::access::{Answer, Question, look};
 use crate::desk::{Admission, Desk, Note, StreamEnd, ToStream, Wish, not_leader, shown};
-use crate::token::Token;
 use crate::wire::{assignment, queues, read_op};
 
 /// The queue service of one node. It refuses everything until its groups run.
 #[derive(Clone, Default)]
 pub struct QueueService {
     desks: Arc<OnceLock<BTreeMap<u16, Desk>>>,
-    token: Token,
+    token: BearerToken,
 }
 
 impl QueueService {
     /// A service for those who show this token.
     #[must_use]
-    pub fn new(token: Token) -> Self {
+    pub fn new(token: BearerToken) -> Self {
         Self { token, ..Self::default() }
     }
 

@@ -154,7 +154,12 @@ pub(crate) fn write_op(op: Op) -> Option<wire::command::Op> {
             }),
             max,
         }),
-        Op::GatewayOpen { .. } | Op::GatewayClose { .. } | Op::Pull { .. } | Op::LimitsSet(_) | Op::Tick => {
+        Op::GatewayOpen { .. }
+        | Op::GatewayClose { .. }
+        | Op::Pull { .. }
+        | Op::LimitsSet(_)
+        | Op::Tick
+        | Op::Lead { .. } => {
             return None;
         }
     })

@@ -8,8 +8,10 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Json, Response};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::StatusCode;
-use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use http::header::WWW_AUTHENTICATE;
 use sha2::Sha256;
+use synod_cluster::remote::BearerToken;
+use synod_core::slots::ClusterId;
 
 use crate::config::ClusterSecret;
 
@@ -35,23 +37,18 @@ impl AdminToken {
     pub fn text(&self) -> &str {
         &self.0
     }
+}
 
-    fn is_shown(&self, header: &[u8]) -> bool {
-        is_same(header, self.header().as_bytes())
-    }
+/// What the peers of a cluster show each other.
+pub(crate) fn peer_token(secret: &ClusterSecret, cluster: ClusterId) -> String {
+    token(secret, &format!("peer {cluster}"))
 }
 
 /// What whoever knows a secret can say, and nobody else. Each purpose has its own.
-pub(crate) fn token(secret: &ClusterSecret, purpose: &str) -> String {
+fn token(secret: &ClusterSecret, purpose: &str) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.bytes()).expect("a key of any length will do");
     mac.update(format!("synod {purpose} token v1").as_bytes());
     mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Whether two are the same, in a time that does not tell how much of one is right.
-pub(crate) fn is_same(shown: &[u8], expected: &[u8]) -> bool {
-    let differences = shown.iter().zip(expected).fold(0, |all, (one, other)| all | (one ^ other));
-    shown.len() == expected.len() && differences == 0
 }
 
 impl std::fmt::Debug for AdminToken {
@@ -62,13 +59,13 @@ impl std::fmt::Debug for AdminToken {
 
 /// Lets a request pass that shows the token, if there is one.
 pub(crate) async fn check(State(token): State<Option<AdminToken>>, request: Request, next: Next) -> Response {
-    let shown = request.headers().get(AUTHORIZATION).map(http::HeaderValue::as_bytes);
-    match token {
-        Some(token) if !shown.is_some_and(|header| token.is_shown(header)) => {
+    let token = BearerToken::new(token.as_ref().map(AdminToken::text));
+    match token.check(request.headers()) {
+        Err(_) => {
             let said = "this needs the secret of the cluster; name its file with --secret-file";
             let body = Json(serde_json::json!({ "error": said }));
             (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], body).into_response()
         }
-        _ => next.run(request).await,
+        Ok(()) => next.run(request).await,
     }
 }

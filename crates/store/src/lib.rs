@@ -17,7 +17,6 @@ pub mod hints;
 pub mod http_client;
 pub mod node;
 pub mod objects;
-mod peer_token;
 mod peers;
 pub mod register;
 pub mod registry;

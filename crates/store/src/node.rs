@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use synod_cluster::remote::{PeerService, RemoteConfig};
+use synod_cluster::remote::{BearerToken, PeerService, RemoteConfig};
 use synod_cluster::{
     ApiExtension, Cluster, ClusterConfig, ClusterProvider, ClusterProviderError, IncarnationStore,
     IncarnationStoreError, MembershipHandle,
@@ -31,7 +31,7 @@ use synod_core::{Incarnation, MemberId, NodeId};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::admin::AdminToken;
+use crate::admin::{AdminToken, peer_token};
 use crate::api::{ApiParts, StoreApi};
 use crate::codec;
 use crate::config::{ClusterSecret, NodeConfig};
@@ -40,7 +40,6 @@ use crate::hints::{Hint, Hints, HintsConfig, HintsError};
 use crate::objects::{
     KeeperConfig, Objects, ObjectsError, ObjectsParts, ObjectsService, RunningObjects, open_disks,
 };
-use crate::peer_token::PeerToken;
 use crate::registry::{Broadcast, RegistryExit, RegistryHandle, RegistryParts, RegistryStartError};
 use crate::service::SlotsService;
 pub use admission::{AdmissionError, JoinRequest};
@@ -121,7 +120,8 @@ impl Node {
         let bootstrap = Arc::new(bootstrap);
         // A disk that cannot be used is found before anybody hears of this node.
         let disks = open_disks(&own, &bootstrap, options.is_new_cluster).await?;
-        let token = PeerToken::of(secret.as_ref(), bootstrap.cluster_id());
+        let shown = secret.as_ref().map(|secret| peer_token(secret, bootstrap.cluster_id()));
+        let token = BearerToken::new(shown.as_deref());
         let (service, api) = (
             SlotsService::new(token.clone()),
             StoreApi::new(options.extensions, secret.as_ref().map(AdminToken::of)),
@@ -135,7 +135,7 @@ impl Node {
         ];
         let passport = Passport {
             cluster: bootstrap.cluster_id(),
-            peer_token: token.text(),
+            peer_token: token.text().map(ToOwned::to_owned),
             admin_token: secret.as_ref().map(|secret| AdminToken::of(secret).text().to_owned()),
         };
         for more in &options.services {

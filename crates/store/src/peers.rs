@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prost::Message as _;
+use synod_cluster::remote::BearerToken;
 use synod_core::slots::{ClusterId, SlotMessage};
 use synod_core::{Authority, MemberId, NodeId};
 use synod_wire::slots as wire;
@@ -22,14 +23,13 @@ use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
 use crate::codec;
-use crate::peer_token::PeerToken;
 use crate::service::{DELIVER_PATH, MESSAGE_BYTES_MAX, REQUEST_PATH};
 
 /// The peers of a node.
 #[derive(Debug)]
 pub(crate) struct Peers {
     peers: BTreeMap<NodeId, Peer>,
-    token: PeerToken,
+    token: BearerToken,
     counters: Arc<PeerCounters>,
 }
 
@@ -57,7 +57,7 @@ impl Peers {
         cluster: ClusterId,
         own: &MemberId,
         peers: impl IntoIterator<Item = (NodeId, Authority)>,
-        token: PeerToken,
+        token: BearerToken,
     ) -> Result<Self, tonic::transport::Error> {
         let counters = Arc::<PeerCounters>::default();
         let mut started = BTreeMap::new();
@@ -126,7 +126,7 @@ struct Link {
     own: MemberId,
     peer: NodeId,
     channel: Channel,
-    token: PeerToken,
+    token: BearerToken,
     counters: Arc<PeerCounters>,
 }
 

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use synod_cluster::MonotonicClock;
+use synod_cluster::remote::BearerToken;
 use synod_core::slots::{
     Answer, BootstrapState, ClusterId, Envelope, EnvelopeBody, NodeRecord, RegistryCounters, RegistryOutcome,
     RequestError, RequestId, Restored, SlotEvent, SlotId, SlotMessage, SlotRecord, SlotRegistry,
@@ -28,7 +29,6 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use crate::codec;
 use crate::files::{Entry, FilesError, RegistryFiles};
 use crate::lock;
-use crate::peer_token::PeerToken;
 use crate::peers::Peers;
 use crate::register::{self, RegisterAnswer, RegisterError, RegisterOperation};
 
@@ -50,7 +50,7 @@ pub(crate) struct RegistryParts {
     pub(crate) clock: MonotonicClock,
     pub(crate) unix_millis_at_zero: u64,
     pub(crate) seed: u64,
-    pub(crate) token: PeerToken,
+    pub(crate) token: BearerToken,
 }
 
 /// A handle to a running registry. Clones are the same one.

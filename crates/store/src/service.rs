@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::{Request as HttpRequest, Response as HttpResponse};
-use synod_cluster::remote::PeerService;
+use synod_cluster::remote::{BearerToken, PeerService};
 use synod_core::slots::ClusterId;
 use synod_wire::slots as wire;
 use tonic::body::Body;
@@ -16,7 +16,6 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use crate::codec::{self, CodecError};
-use crate::peer_token::PeerToken;
 use crate::register;
 use crate::registry::RegistryHandle;
 
@@ -24,12 +23,12 @@ use crate::registry::RegistryHandle;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlotsService {
     registry: Arc<OnceLock<(ClusterId, RegistryHandle)>>,
-    token: PeerToken,
+    token: BearerToken,
 }
 
 impl SlotsService {
     /// A service for peers that show this token.
-    pub(crate) fn new(token: PeerToken) -> Self {
+    pub(crate) fn new(token: BearerToken) -> Self {
         Self { token, ..Self::default() }
     }
 

@@ -16,7 +16,7 @@ use synod_core::jobs::{
     UserKey,
 };
 use synod_queue::link::LinkConfig;
-use synod_queue::{Client, ClientError, Token};
+use synod_queue::{BearerToken, Client, ClientError};
 use synod_store::http_client::call_json;
 
 use crate::inspect::{AskArgs, TIMEOUT, fail, json, print};
@@ -264,7 +264,7 @@ where
         }
         let config = LinkConfig {
             group: at.group,
-            token: Token::bearer(token.as_ref().map(synod_store::admin::AdminToken::text)),
+            token: BearerToken::new(token.as_ref().map(synod_store::admin::AdminToken::text)),
             name: "synod queue".to_owned(),
             ..LinkConfig::new(shown.peers)
         };

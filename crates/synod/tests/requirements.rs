@@ -136,7 +136,15 @@ fn check_planned(document: &Document) -> Vec<String> {
         .collect()
 }
 
+/// What shows a criterion is a test, or for a speed the script of a benchmark: tests assert no times.
 fn check_reference(reference: &str, repository: &dyn Fn(&str) -> Option<String>) -> Result<(), String> {
+    if let Some(script) = code_span(reference).filter(|path| is_benchmark(path)) {
+        return match repository(script) {
+            Some(text) if text.starts_with("#!") => Ok(()),
+            Some(_) => Err(format!("{script} cannot be run")),
+            None => Err(format!("benchmark {script} does not exist")),
+        };
+    }
     let Some((path, test)) = code_span(reference).and_then(split_reference) else {
         return Err(format!("{reference} is not a `path/to/file.rs::test_name`"));
     };
@@ -417,6 +425,10 @@ fn split_reference(reference: &str) -> Option<(&str, &str)> {
     let (path, test) = reference.split_once("::")?;
     let is_name = !test.is_empty() && test.chars().all(is_identifier);
     (path.ends_with(".rs") && is_inside_repository(path) && is_name).then_some((path, test))
+}
+
+fn is_benchmark(path: &str) -> bool {
+    path.starts_with("bench/") && is_inside_repository(path)
 }
 
 fn is_inside_repository(path: &str) -> bool {
@@ -808,6 +820,17 @@ fn a_finished_row_without_a_test_is_reported() {
 }
 
 #[test]
+fn a_speed_is_shown_by_a_benchmark_that_can_be_run() {
+    assert_eq!(problems_when_shown_by("`bench/a/run`"), NOTHING);
+    assert_eq!(
+        problems_when_shown_by("`bench/a/data`<br>`bench/a/gone`"),
+        ["M-2.2: bench/a/data cannot be run", "M-2.2: benchmark bench/a/gone does not exist"]
+    );
+    let outside = problems_when_shown_by("`bench/../run`");
+    assert_eq!(outside, ["M-2.2: `bench/../run` is not a `path/to/file.rs::test_name`"]);
+}
+
+#[test]
 fn a_missing_module_is_reported() {
     assert_eq!(
         problems_after(
@@ -917,6 +940,8 @@ fn sample_repository(path: &str) -> Option<String> {
     match path {
         "crates/a/src/a.rs" => Some(String::new()),
         "crates/a/src/tests.rs" => Some(SAMPLE_TESTS.to_owned()),
+        "bench/a/run" => Some("#!/usr/bin/env bash\n".to_owned()),
+        "bench/a/data" => Some("1 2 3\n".to_owned()),
         _ => None,
     }
 }

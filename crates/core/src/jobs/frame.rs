@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use super::id::{ClientId, Fence, GatewayId, JobId, QueueName, SessionId, UserKey};
 use super::settings::{Backoff, JobLimits, QueueSettings, Quota};
+use crate::id::NodeId;
 
 /// One entry of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -202,6 +203,11 @@ pub enum Op {
     LimitsSet(Box<JobLimits>),
     /// Nothing but the time that has passed.
     Tick,
+    /// This node leads from here on. Only ever shown.
+    Lead {
+        /// Its name.
+        node: NodeId,
+    },
 }
 
 /// A new job.

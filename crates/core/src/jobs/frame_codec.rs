@@ -11,6 +11,7 @@ use super::codec::{CodecError, Reader, put_byte, put_bytes, put_flag, put_number
 use super::frame::{CancelGuard, Command, Dedupe, Frame, Op, Submit, Token};
 use super::id::{ClientId, Fence, GatewayId, JobId, QueueName, SessionId, UserKey};
 use super::settings::{Backoff, DeadLetters, JobLimits, QueueSettings, Quota, Rate};
+use crate::id::NodeId;
 
 impl Frame {
     /// Appends the frame as bytes.
@@ -192,6 +193,10 @@ fn encode_op(out: &mut Vec<u8>, op: &Op) {
             put_byte(out, 22);
             put_number(out, gateway.get());
         }
+        Op::Lead { node } => {
+            put_byte(out, 23);
+            put_node(out, node);
+        }
     }
 }
 
@@ -253,6 +258,7 @@ fn decode_op(input: &mut Reader) -> Result<Op, CodecError> {
         20 => Op::LimitsSet(Box::new(limits(input)?)),
         21 => Op::Tick,
         22 => Op::GatewayClose { gateway: GatewayId::new(input.number()?) },
+        23 => Op::Lead { node: node(input)? },
         value => return Err(CodecError::Kind { field: "command", value }),
     })
 }
@@ -419,6 +425,17 @@ pub(super) fn settings(input: &mut Reader) -> Result<Option<QueueSettings>, Code
         dead_letters: if input.flag()? { DeadLetters::Drop } else { DeadLetters::Keep },
         worker_down_counts: input.flag()?,
     }))
+}
+
+pub(super) fn put_node(out: &mut Vec<u8>, node: &NodeId) {
+    put_bytes(out, node.as_str().as_bytes());
+}
+
+pub(super) fn node(input: &mut Reader) -> Result<NodeId, CodecError> {
+    let invalid = CodecError::Invalid { field: "the name of a node" };
+    let name = input.bytes()?;
+    let name = core::str::from_utf8(&name).map_err(|_| invalid)?;
+    NodeId::new(name).map_err(|_| invalid)
 }
 
 pub(super) fn put_name(out: &mut Vec<u8>, name: &QueueName) {

@@ -22,6 +22,7 @@ use super::session::Session;
 use super::settings::{JobLimits, SettingOutOfRange};
 use super::table::JobTable;
 use super::timers::{Alarm, Timers};
+use crate::id::NodeId;
 
 pub(super) use submit::kept;
 
@@ -54,6 +55,8 @@ pub struct JobQueue {
     pub(super) gateways: BTreeMap<GatewayId, Gateway>,
     /// Without their bodies, the last one last.
     pub(super) finished: VecDeque<Box<Job>>,
+    /// Who led from which entry on, the latest last.
+    pub(super) leaders: VecDeque<(u64, NodeId)>,
 
     // All that follows says again what the others say.
     pub(super) timers: Timers,
@@ -110,6 +113,7 @@ impl JobQueue {
             clients: BTreeMap::new(),
             gateways: BTreeMap::new(),
             finished: VecDeque::new(),
+            leaders: VecDeque::new(),
             timers: Timers::default(),
             bytes: 0,
             dedupe_keys: 0,
@@ -204,7 +208,16 @@ impl JobQueue {
             Op::QuotaSet { quota, max } => self.set_quota(*quota, *max, effects),
             Op::LimitsSet(limits) => self.set_limits(limits, effects),
             Op::Tick => Ok(Reply::Done),
+            Op::Lead { node } => Ok(self.note_leader(node)),
         }
+    }
+
+    fn note_leader(&mut self, node: &NodeId) -> Reply {
+        if self.leaders.len() >= LEADERS_MAX {
+            self.leaders.pop_front();
+        }
+        self.leaders.push_back((self.index, node.clone()));
+        Reply::Done
     }
 
     /// The place of a queue, which is created if it is not there.
@@ -365,3 +378,6 @@ fn unlink(
         }
     }
 }
+
+/// How many changes of the leader are remembered.
+pub(super) const LEADERS_MAX: usize = 256;

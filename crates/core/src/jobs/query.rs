@@ -11,6 +11,7 @@ use super::machine::JobQueue;
 use super::queue::{Queue, Totals};
 use super::session::Session;
 use super::settings::{Backoff, JobLimits, QueueSettings};
+use crate::id::NodeId;
 
 /// A queue in numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,6 +135,13 @@ pub struct DeadCursor {
 }
 
 impl JobQueue {
+    /// The node that led when an entry of the log was written, if that is still known.
+    #[must_use]
+    pub fn leader_at(&self, index: u64) -> Option<&NodeId> {
+        let later = self.leaders.partition_point(|(from, _)| *from <= index);
+        later.checked_sub(1).and_then(|place| self.leaders.get(place)).map(|(_, node)| node)
+    }
+
     /// Which group it is.
     #[must_use]
     pub const fn group(&self) -> u16 {

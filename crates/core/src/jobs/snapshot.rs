@@ -14,8 +14,8 @@ mod encode;
 pub use decode::{SnapshotDecoder, SnapshotError};
 pub use encode::{Snapshot, SnapshotChunks};
 
-/// The form of snapshots that this release writes and reads.
-pub const SNAPSHOT_VERSION: u8 = 1;
+/// The form of snapshots that this release writes. It reads that one and the one before, which did not tell who led.
+pub const SNAPSHOT_VERSION: u8 = 2;
 const MAGIC: &[u8; 8] = b"synodjob";
 
 /// The kinds of records, in their order.

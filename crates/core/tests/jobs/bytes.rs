@@ -194,6 +194,31 @@ fn records(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
 }
 
 #[test]
+fn a_snapshot_from_before_leaders_were_told_is_read() {
+    let mut cast = Cast::new(JobLimits::default());
+    cast.apply(7, vec![Op::Submit(Submit::new(QueueName::new("mail").expect("a name"), "x")).into()]);
+    let whole = bytes_of(&cast.queue);
+    // Its header ends before the number of leaders, of which there are none here.
+    let header = records(&whole)[0].clone();
+    let mut old = whole.clone();
+    assert_eq!((old[8], old[header.end - 1]), (2, 0));
+    old[8] = 1;
+    old.remove(header.end - 1);
+    let length = whole[header.start] & 0x7F;
+    assert!(length > 0, "the length does not borrow from its next byte");
+    old[header.start] -= 1;
+    let restored = JobQueue::decode_snapshot(with_right_sum(old.clone()).into()).expect("a snapshot");
+    assert_eq!(bytes_of(&restored), whole, "it is the same state");
+    // What says that it is of today has to tell them.
+    old[8] = 2;
+    assert!(JobQueue::decode_snapshot(with_right_sum(old).into()).is_err());
+    let mut later = whole;
+    later[8] = 3;
+    let refused = JobQueue::decode_snapshot(with_right_sum(later).into()).err();
+    assert!(matches!(refused, Some(SnapshotError::Version { version: 3 })), "{refused:?}");
+}
+
+#[test]
 fn records_that_come_twice_or_out_of_order_are_refused() {
     let mut cast = Cast::new(JobLimits::default());
     let name = QueueName::new("default").expect("a name");

@@ -1,6 +1,7 @@
 //! Random lives of a queue: steps that know nothing of the state, and a cast that makes commands of them.
 
 use proptest::prelude::*;
+use synod_core::NodeId;
 use synod_core::jobs::check::{Record, SubmitAnswer};
 use synod_core::jobs::{
     Assignment, Backoff, CancelGuard, ClientId, Command, Dedupe, Effects, Fence, Frame, GatewayId, JobId,
@@ -37,6 +38,7 @@ pub(crate) enum Step {
     Rate(u8, u32, u32),
     ClientMax(Option<u32>),
     Drain(Option<u8>),
+    Lead(u8),
     Idle(bool),
 }
 
@@ -102,6 +104,7 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
         1 => (0_u8..2, 1_u32..200, 1_u32..3).prop_map(|(q, r, b)| Step::Rate(q, r, b)),
         1 => prop::option::of(0_u32..4).prop_map(Step::ClientMax),
         1 => prop::option::of(0_u8..2).prop_map(Step::Drain),
+        1 => (1_u8..4).prop_map(Step::Lead),
         1 => any::<bool>().prop_map(Step::Idle),
     ]
 }
@@ -348,6 +351,7 @@ impl Cast {
             Step::ClientMax(max) => Op::QuotaSet { quota: Quota::Clients, max: *max },
             Step::Drain(Some(queue)) => Op::Drain { queue: Some(queue_name(*queue)) },
             Step::Drain(None) => Op::Drain { queue: None },
+            Step::Lead(number) => Op::Lead { node: NodeId::new(&format!("node{number}")).expect("a name") },
             Step::Idle(is_short) => {
                 let idle_ms = if *is_short { 1_000 } else { 600_000 };
                 Op::LimitsSet(Box::new(JobLimits {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use synod_cluster::remote::BearerToken;
 use synod_core::jobs::{GatewayId, JobLimits, Op, QueueName, SessionId, Submit};
 use synod_log::sim_disk::SimDisk;
 use tokio::sync::mpsc;
@@ -26,7 +27,7 @@ async fn desk(disk: SimDisk, dir: &std::path::Path) -> Desk {
         journal: Arc::new(journal),
         config: GroupConfig::default(),
         machine: Jobs::new(0, JobLimits::default()).expect("limits"),
-        service: RaftService::new("cluster".into(), None),
+        service: RaftService::new("cluster".into(), BearerToken::default()),
         channels: Arc::default(),
         is_new_cluster: true,
     };

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use http::uri::PathAndQuery;
+use synod_cluster::remote::BearerToken;
 use synod_core::jobs::GatewayId;
 use synod_wire::queue as wire;
 use tokio::sync::mpsc;
@@ -20,7 +21,6 @@ use tonic_prost::ProstCodec;
 use super::LinkConfig;
 use crate::connect::Connect;
 use crate::service::{CONNECT_PATH, MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
-use crate::token::Token;
 
 /// A stream to the leader that was welcomed.
 pub(super) struct Connection {
@@ -45,7 +45,7 @@ impl Connection {
 /// Looks for the leader.
 pub(super) struct Seeker {
     hello: wire::Hello,
-    token: Token,
+    token: BearerToken,
     connect: Arc<dyn Connect>,
     /// All nodes that were heard of.
     addresses: BTreeSet<String>,
@@ -124,7 +124,7 @@ async fn ask(
     address: String,
     began: Instant,
     hello: wire::Hello,
-    token: Token,
+    token: BearerToken,
     connector: Arc<dyn Connect>,
 ) -> Found {
     let mut channel = None;
@@ -177,7 +177,7 @@ enum Greeted {
     NotLeader(String),
 }
 
-async fn greet(channel: Channel, hello: &wire::Hello, token: &Token) -> Result<Greeted, tonic::Status> {
+async fn greet(channel: Channel, hello: &wire::Hello, token: &BearerToken) -> Result<Greeted, tonic::Status> {
     let (requests, outgoing) = mpsc::channel(REQUESTS_MAX);
     let first = wire::Request { hello: Some(hello.clone()), ..wire::Request::default() };
     // There is room for the first one.

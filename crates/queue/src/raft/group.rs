@@ -197,6 +197,11 @@ impl<M: Machine> Group<M> {
         confirmed.map(drop).map_err(|_| NotLeader { leader: self.inner.lead.borrow().leader.clone() })
     }
 
+    /// The name of this node.
+    pub(crate) fn node(&self) -> &str {
+        &self.inner.own.node
+    }
+
     /// Looks at the machine. Nothing is applied meanwhile.
     pub fn read<R>(&self, look: impl FnOnce(&M) -> R) -> R {
         look(&self.inner.shared.machine())

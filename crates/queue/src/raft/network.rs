@@ -23,14 +23,14 @@ use openraft::raft::{
 };
 use openraft::{OptionalSend, alias::SnapshotOf};
 use prost::Message;
+use synod_cluster::remote::BearerToken;
 use synod_wire::raft as wire;
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::client::Grpc;
-use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Status, Streaming};
+use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::snapshot::SnapshotFile;
@@ -44,7 +44,7 @@ pub(crate) struct Caller {
     pub(crate) channels: Arc<Channels>,
     pub(crate) cluster: String,
     pub(crate) group: u16,
-    pub(crate) token: Option<MetadataValue<Ascii>>,
+    pub(crate) token: BearerToken,
     pub(crate) heartbeat: Duration,
 }
 
@@ -69,7 +69,7 @@ impl Caller {
         let call = async {
             let mut grpc = self.grpc(address).await?;
             let codec = ProstCodec::<Q, A>::default();
-            grpc.unary(self.show(question), PathAndQuery::from_static(path), codec).await
+            grpc.unary(self.token.show(question), PathAndQuery::from_static(path), codec).await
         };
         let answer = tokio::time::timeout(patience, call).await;
         answer
@@ -86,7 +86,7 @@ impl Caller {
         let mut grpc = self.grpc(address).await?;
         let codec = ProstCodec::<wire::InstallRequest, wire::InstallReply>::default();
         let path = PathAndQuery::from_static(INSTALL_PATH);
-        grpc.client_streaming(self.show(pieces), path, codec).await.map(tonic::Response::into_inner)
+        grpc.client_streaming(self.token.show(pieces), path, codec).await.map(tonic::Response::into_inner)
     }
 
     async fn grpc(&self, address: &str) -> Result<Grpc<Channel>, Status> {
@@ -94,14 +94,6 @@ impl Caller {
         let mut grpc = Grpc::new(channel);
         grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(grpc)
-    }
-
-    fn show<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        if let Some(token) = &self.token {
-            request.metadata_mut().insert("authorization", token.clone());
-        }
-        request
     }
 }
 
@@ -164,7 +156,7 @@ impl Peer {
         let call = async {
             let mut grpc = self.caller.grpc(&self.address).await?;
             let codec = ProstCodec::<wire::AppendRequest, wire::AppendReply>::default();
-            let queue = self.caller.show(ReceiverStream::new(queue));
+            let queue = self.caller.token.show(ReceiverStream::new(queue));
             grpc.streaming(queue, PathAndQuery::from_static(APPEND_PATH), codec).await
         };
         let call = tokio::time::timeout(patience, call).await;

@@ -9,18 +9,16 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use futures_util::{Stream, StreamExt};
-use http::header::AUTHORIZATION;
-use http::{HeaderMap, Request as HttpRequest, Response as HttpResponse};
+use http::{Request as HttpRequest, Response as HttpResponse};
 use openraft::base::{BoxFuture, BoxStream};
 use openraft::errors::Fatal;
 use openraft::raft::{
     AppendEntriesRequest, StreamAppendResult, TransferLeaderRequest, VoteRequest, VoteResponse,
 };
 use prost::Message;
-use synod_cluster::remote::PeerService;
+use synod_cluster::remote::{BearerToken, PeerService};
 use synod_wire::raft as wire;
 use tonic::body::Body;
-use tonic::metadata::{Ascii, MetadataValue};
 use tonic::server::{ClientStreamingService, Grpc, StreamingService, UnaryService};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
@@ -39,14 +37,14 @@ pub struct RaftService {
 
 struct Inner {
     cluster: String,
-    token: Option<MetadataValue<Ascii>>,
+    token: BearerToken,
     groups: RwLock<BTreeMap<u16, Arc<dyn Member>>>,
 }
 
 impl RaftService {
-    /// A service for the peers of a cluster, who show this token, if there is one, in the header `authorization`.
+    /// A service for the peers of a cluster, who show this token.
     #[must_use]
-    pub fn new(cluster: String, token: Option<MetadataValue<Ascii>>) -> Self {
+    pub fn new(cluster: String, token: BearerToken) -> Self {
         Self { inner: Arc::new(Inner { cluster, token, groups: RwLock::default() }) }
     }
 
@@ -56,7 +54,7 @@ impl RaftService {
         &self.inner.cluster
     }
 
-    pub(crate) fn token(&self) -> Option<MetadataValue<Ascii>> {
+    pub(crate) fn token(&self) -> BearerToken {
         self.inner.token.clone()
     }
 
@@ -66,15 +64,6 @@ impl RaftService {
 
     pub(crate) fn close(&self, group: u16) {
         self.inner.groups.write().unwrap_or_else(PoisonError::into_inner).remove(&group);
-    }
-
-    fn check(&self, headers: &HeaderMap) -> Result<(), Status> {
-        let Some(expected) = &self.inner.token else { return Ok(()) };
-        let shown = headers.get(AUTHORIZATION).map(http::HeaderValue::as_bytes).unwrap_or_default();
-        match is_same(shown, expected.as_bytes()) {
-            true => Ok(()),
-            false => Err(Status::unauthenticated("peers of this cluster show its token")),
-        }
     }
 
     /// The replica that a call is meant for. `may_be_any`: it may be for whoever is there.
@@ -101,7 +90,7 @@ impl PeerService for RaftService {
     fn call(&self, request: HttpRequest<Body>) -> Pin<Box<dyn Future<Output = HttpResponse<Body>> + Send>> {
         let service = self.clone();
         Box::pin(async move {
-            if let Err(refused) = service.check(request.headers()) {
+            if let Err(refused) = service.inner.token.check(request.headers()) {
                 return refused.into_http();
             }
             match request.uri().path() {
@@ -298,12 +287,6 @@ fn invalid(error: std::io::Error) -> Status {
 
 fn ended(reason: String) -> Status {
     Status::unavailable(reason)
-}
-
-/// Compares without telling by its time how much is the same.
-fn is_same(one: &[u8], other: &[u8]) -> bool {
-    let different = one.iter().zip(other).fold(0, |different, (one, other)| different | (one ^ other));
-    one.len() == other.len() && std::hint::black_box(different) == 0
 }
 
 /// The full name of the service.

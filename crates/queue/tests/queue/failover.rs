@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use synod_core::jobs::{JobId, Op, QueueName, SessionId, Submit};
 use synod_queue::access::{CallError, QueueAccess as _};
 use synod_queue::link::{LinkConfig, SessionEvent};
-use synod_queue::{Client, ClientError, Job, Token, Worker};
+use synod_queue::{BearerToken, Client, ClientError, Job, Worker};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
@@ -89,7 +89,7 @@ async fn a_client_that_is_there_before_the_nodes_waits_for_them() {
         cluster.kill(node).await;
     }
     let config =
-        LinkConfig { token: Token::bearer(Some("client")), ..LinkConfig::new(client.link().seeds()) };
+        LinkConfig { token: BearerToken::new(Some("client")), ..LinkConfig::new(client.link().seeds()) };
     let (early, asked) = (Client::new(config.clone()), client.clone());
     let submitting = tokio::spawn(async move { early.submit("work", "y").await });
     let asking = tokio::spawn(async move { asked.job(job).await });

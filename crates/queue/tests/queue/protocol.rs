@@ -5,7 +5,7 @@ use std::time::Duration;
 use synod_core::jobs::{Op, QueueName, Refusal, SessionId, Submit};
 use synod_queue::access::{Answer, CallError, PeekState, Question, QueueAccess as _};
 use synod_queue::link::{Link, LinkConfig};
-use synod_queue::{ClientError, Job, Token, Worker};
+use synod_queue::{BearerToken, ClientError, Job, Worker};
 use synod_wire::queue as wire;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -239,7 +239,7 @@ async fn a_node_that_does_not_lead_says_who_does_and_hangs_up() {
     assert!(addresses.contains(&told.leader));
     assert_eq!(in_time(raw.responses.message()).await.expect("an end"), None);
     // A client that knows only the follower finds its way.
-    let token = Token::bearer(Some("client"));
+    let token = BearerToken::new(Some("client"));
     let link = Link::new(LinkConfig { token, ..LinkConfig::new([own]) });
     let queue = QueueName::new("work").expect("a name");
     in_time(link.call(Op::Submit(Submit::new(queue, "x")))).await.expect("a job");

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
+use synod_cluster::remote::BearerToken;
 use synod_core::slots::ClusterId;
 use synod_core::{Authority, MemberId, NodeId};
 use synod_wire::objects as wire;
@@ -27,13 +28,12 @@ use tonic_prost::ProstCodec;
 use super::service::{DELIVER_PATH, MESSAGE_BYTES_MAX, READ_PART_PATH, WRITE_PART_PATH};
 use crate::codec::cluster_bytes;
 use crate::lock;
-use crate::peer_token::PeerToken;
 
 /// The links of a node to all others.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     links: BTreeMap<NodeId, Link>,
-    token: PeerToken,
+    token: BearerToken,
     dropped: AtomicU64,
 }
 
@@ -55,7 +55,7 @@ impl Links {
         own: &MemberId,
         peers: impl IntoIterator<Item = (NodeId, Authority)>,
         broken: &Arc<dyn Fn(&NodeId) + Send + Sync>,
-        token: PeerToken,
+        token: BearerToken,
     ) -> Result<Self, tonic::transport::Error> {
         let mut links = BTreeMap::new();
         for (node, authority) in peers {
@@ -150,7 +150,7 @@ struct Speaker {
     waiting: Arc<Mutex<mpsc::Receiver<wire::ObjectFrame>>>,
     envelope: wire::ObjectBatch,
     broken: Arc<dyn Fn(&NodeId) + Send + Sync>,
-    token: PeerToken,
+    token: BearerToken,
 }
 
 impl Speaker {

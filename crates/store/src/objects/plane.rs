@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use synod_cluster::MonotonicClock;
+use synod_cluster::remote::BearerToken;
 use synod_core::objects::{
     self, EntryAnswer, EntryError, EntryName, EntryOperation, EntryRequest, ObjectConfig, ObjectCoordinator,
     ObjectCounters, ObjectEvent, ObjectMessage, ObjectOutcome, ObjectProgress, Space,
@@ -33,7 +34,6 @@ use super::disk::{Disk, DiskError};
 use super::links::Links;
 use super::request;
 use crate::lock;
-use crate::peer_token::PeerToken;
 use crate::registry::RegistryHandle;
 
 /// What a plane is started with.
@@ -44,7 +44,7 @@ pub(crate) struct PlaneParts {
     pub(crate) disks: Vec<Disk>,
     pub(crate) clock: MonotonicClock,
     pub(crate) config: ObjectConfig,
-    pub(crate) token: PeerToken,
+    pub(crate) token: BearerToken,
 }
 
 /// The object plane of a node.

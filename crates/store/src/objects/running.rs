@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use synod_cluster::remote::BearerToken;
 use synod_cluster::{Exposition, MonotonicClock};
 use synod_core::MemberId;
 use synod_core::objects::ObjectConfig;
@@ -16,7 +17,6 @@ use super::handle::Objects;
 use super::keeper::{Keeper, KeeperConfig};
 use super::plane::{Plane, PlaneParts, PlaneStartError};
 use super::service::ObjectsService;
-use crate::peer_token::PeerToken;
 use crate::registry::RegistryHandle;
 
 /// What the objects of a node are started with.
@@ -27,7 +27,7 @@ pub(crate) struct ObjectsParts {
     pub(crate) disks: Vec<Disk>,
     pub(crate) clock: MonotonicClock,
     pub(crate) keeper: KeeperConfig,
-    pub(crate) token: PeerToken,
+    pub(crate) token: BearerToken,
 }
 
 /// The objects of a running node.

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::{Request as HttpRequest, Response as HttpResponse};
-use synod_cluster::remote::PeerService;
+use synod_cluster::remote::{BearerToken, PeerService};
 use synod_core::NodeId;
 use synod_wire::objects as wire;
 use tokio::sync::mpsc;
@@ -22,18 +22,17 @@ use super::codec::{read_frame, read_part_id};
 use super::content::{PART_BYTES_MAX, PartRef, part_from_wire};
 use super::plane::Plane;
 use crate::codec::{CodecError, check_cluster, read_slot};
-use crate::peer_token::PeerToken;
 
 /// The objects service of one node. It refuses everything until its plane runs.
 #[derive(Clone, Default)]
 pub(crate) struct ObjectsService {
     plane: Arc<OnceLock<Arc<Plane>>>,
-    token: PeerToken,
+    token: BearerToken,
 }
 
 impl ObjectsService {
     /// A service for peers that show this token.
-    pub(crate) fn new(token: PeerToken) -> Self {
+    pub(crate) fn new(token: BearerToken) -> Self {
         Self { token, ..Self::default() }
     }
 

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use anstream::eprintln;
 use bytes::Bytes;
 use serde::Serialize;
+use tokio::sync::Semaphore;
 
 use crate::inspect::{json, print};
 use crate::queue::{At, with_link};
@@ -177,6 +178,15 @@ fn show(rows: &[Row]) -> String {
     });
     let head = ["OPERATION", "BYTES", "IN FLIGHT", "JOBS/S", "OPERATIONS/S", "P50 MS", "P99 MS", "ERRORS"];
     table(&head, &lines.collect::<Vec<_>>())
+}
+
+/// Takes the place of a job, and waits for one only if there is nothing else to wait for. False: there is none now.
+async fn take_place(places: &Semaphore, waits: bool) -> bool {
+    let place = match waits {
+        true => places.acquire().await.ok(),
+        false => places.try_acquire().ok(),
+    };
+    place.map(tokio::sync::SemaphorePermit::forget).is_some()
 }
 
 /// What a row, or a part of it, saw.

@@ -8,7 +8,7 @@ use anstream::eprintln;
 use clap::ValueEnum;
 use serde::Serialize;
 use synod_core::jobs::{
-    DeadReason, Finish, JobId, JobState, JobView, QueueName, SessionId, SessionTotals, What,
+    DeadReason, Finish, HISTORY_MAX, JobId, JobState, JobView, QueueName, SessionId, SessionTotals, What,
 };
 use synod_queue::access::{Answer, CallError, JobAnswer, PeekState, Question, QueueAccess as _};
 use synod_queue::{Client, ClientError};
@@ -154,6 +154,8 @@ fn show_workers(workers: &WorkersJson) -> String {
 struct JobJson<'a> {
     #[serde(flatten)]
     job: &'a JobView,
+    /// Which node led when it was submitted, and at each event of its history.
+    nodes: &'a [Option<String>],
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<String>,
 }
@@ -178,7 +180,7 @@ pub(super) async fn peek(
     };
     let body = job.body.as_deref().map(|body| String::from_utf8_lossy(body).into_owned());
     if as_json {
-        return Ok(print(&json(&JobJson { job: &job.view, body })));
+        return Ok(print(&json(&JobJson { job: &job.view, nodes: &job.nodes, body })));
     }
     Ok(print(&format!("{}\n\n{}", describe(&job), body.unwrap_or_default())))
 }
@@ -237,12 +239,12 @@ pub(super) async fn explain(job: JobId, as_json: bool, client: Client) -> Result
         return Ok(ExitCode::FAILURE);
     };
     if as_json {
-        return Ok(print(&json(&found.view)));
+        return Ok(print(&json(&JobJson { job: &found.view, nodes: &found.nodes, body: None })));
     }
     Ok(print(&describe(&found)))
 }
 
-fn describe(JobAnswer { view, time_ms, .. }: &JobAnswer) -> String {
+fn describe(JobAnswer { view, time_ms, nodes, .. }: &JobAnswer) -> String {
     let seconds = |millis: u64| format!("{:.1} s", millis as f64 / 1e3);
     let stands = match view.state {
         JobState::Ready => "waits for a worker".to_owned(),
@@ -277,12 +279,19 @@ fn describe(JobAnswer { view, time_ms, .. }: &JobAnswer) -> String {
         view.body_bytes
     ));
     let moment = |time_ms: u64| at(view.submitted.wall_ms + time_ms.saturating_sub(view.submitted.time_ms));
+    let mut nodes = nodes.iter().map(|node| node.clone().unwrap_or_else(|| "-".to_owned()));
+    let mut node = || nodes.next().unwrap_or_default();
     let mut rows = vec![vec![
         moment(view.submitted.time_ms),
+        node(),
         format!("entry {}", view.submitted.index),
         "submitted".to_owned(),
         String::new(),
     ]];
+    if view.history.len() >= HISTORY_MAX {
+        let forgotten = "what came next is not remembered any more";
+        rows.push(["", "", "", forgotten, ""].map(ToOwned::to_owned).into());
+    }
     rows.extend(view.history.iter().map(|entry| {
         let what = match entry.what {
             What::Ready => "its time has come",
@@ -300,12 +309,13 @@ fn describe(JobAnswer { view, time_ms, .. }: &JobAnswer) -> String {
         };
         vec![
             moment(entry.time_ms),
+            node(),
             format!("entry {}", entry.index),
             what.to_owned(),
             entry.session.map(who).unwrap_or_default(),
         ]
     }));
-    lines.push(table(&["TIME (UTC)", "LOG", "WHAT", "WHO"], &rows));
+    lines.push(table(&["TIME (UTC)", "NODE", "LOG", "WHAT", "WHO"], &rows));
     lines.join("\n")
 }
 

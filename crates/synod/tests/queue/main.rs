@@ -114,6 +114,41 @@ fn nodes_are_restarted_one_after_the_other_and_no_call_fails() {
 }
 
 #[test]
+fn the_life_of_a_job_tells_which_nodes_led() {
+    let mut cluster = started();
+    let runtime = runtime();
+    let client = runtime.block_on(async { client(&cluster) });
+    let first = until_whole(&cluster);
+    let job = runtime.block_on(client.submit("mail", "x")).expect("a job");
+    cluster.signal(first, "TERM");
+    assert!(cluster.until_ended(first).success(), "{}", cluster.log(first));
+    // The next leader gives it out, and hears that it is done.
+    let api = api(&cluster, (first + 1) % 3);
+    let worked =
+        cluster.synod(&["queue", "work", "mail", "--count", "1", "--api", &api, "--", "true"]).status;
+    assert!(worked.success());
+    let (_, second) = eventually("somebody leads", || {
+        let queue = queue_of(&cluster, (first + 1) % 3)?;
+        let leader = queue["groups"][0]["leader"].as_str().ok_or("nobody leads")?.to_owned();
+        Ok((queue, leader))
+    });
+    let first = cluster.places[first].name.clone();
+    assert_ne!(first, second);
+    let explain = |more: &[&str]| {
+        let output = cluster.synod(&[&["explain", "job", &job.to_string(), "--api", &api], more].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let life = explain(&[]);
+    for (node, what) in [(&first, "submitted"), (&second, "given out"), (&second, "done")] {
+        let line = life.lines().find(|line| line.contains(&format!("  {what}"))).expect("an event");
+        assert!(line.contains(&format!("  {node}  ")), "{what} is not of {node}: {life}");
+    }
+    let life: Value = serde_json::from_str(&explain(&["--json"])).expect("JSON");
+    assert_eq!(life["nodes"], json!([first, second, second]));
+}
+
+#[test]
 fn a_node_with_a_damaged_log_names_the_place_and_comes_back_without_it() {
     let mut cluster = started();
     let runtime = runtime();

@@ -934,6 +934,33 @@ fn the_life_of_a_job_is_remembered_up_to_a_bound() {
 }
 
 #[test]
+fn who_led_when_is_remembered_up_to_a_bound() {
+    let mut world = World::new();
+    let before = world.submit("x");
+    let lead = |name: &str| Op::Lead { node: NodeId::new(name).expect("a name") };
+    let leader_at = |queue: &JobQueue, index| queue.leader_at(index).map(ToString::to_string);
+    world.run(lead("a")).expect("it is noted");
+    let led_by_a = world.index;
+    let job = world.submit("y");
+    world.run(lead("b")).expect("it is noted");
+    let submitted = |world: &World, job| world.queue.job(job).expect("a job").submitted.index;
+    assert_eq!(leader_at(&world.queue, submitted(&world, before)), None, "nobody said so");
+    assert_eq!(leader_at(&world.queue, led_by_a).as_deref(), Some("a"));
+    assert_eq!(leader_at(&world.queue, submitted(&world, job)).as_deref(), Some("a"));
+    assert_eq!(leader_at(&world.queue, world.index + 5).as_deref(), Some("b"));
+    let bytes = |queue: &JobQueue| queue.snapshot().chunks().flatten().collect::<alloc::vec::Vec<u8>>();
+    let restored = JobQueue::decode_snapshot(bytes(&world.queue).into()).expect("a snapshot");
+    assert_eq!(leader_at(&restored, led_by_a).as_deref(), Some("a"));
+    // So many changes later the first ones are not known any more; the later ones are.
+    for _ in 0..LEADERS_MAX {
+        world.run(lead("c")).expect("it is noted");
+    }
+    assert_eq!(leader_at(&world.queue, led_by_a), None);
+    assert_eq!(leader_at(&world.queue, world.index).as_deref(), Some("c"));
+    assert_eq!(world.queue.leaders.len(), LEADERS_MAX);
+}
+
+#[test]
 fn a_frame_that_was_applied_is_refused() {
     let mut world = World::new();
     world.submit("x");

@@ -10,15 +10,16 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{MAGIC, SNAPSHOT_VERSION, kind};
+use crate::id::NodeId;
 use crate::jobs::codec::{CodecError, Reader, number_at};
 use crate::jobs::effects::{Assignment, Refusal, Reply};
-use crate::jobs::frame_codec::{backoff, fence, job, limits, name, session, settings, user_key};
+use crate::jobs::frame_codec::{backoff, fence, job, limits, name, node, session, settings, user_key};
 use crate::jobs::gateway::Gateway;
 use crate::jobs::id::{ClientId, GatewayId, JobId, SessionId};
 use crate::jobs::job::{
     DeadReason, Finish, HISTORY_MAX, HistoryEntry, Job, JobCounts, JobState, Moment, What,
 };
-use crate::jobs::machine::{JobQueue, kept, link};
+use crate::jobs::machine::{JobQueue, LEADERS_MAX, kept, link};
 use crate::jobs::queue::{Pause, Queue, Taken, Totals};
 use crate::jobs::session::Session;
 use crate::jobs::timers::Alarm;
@@ -87,6 +88,7 @@ pub struct SnapshotDecoder {
     sum: Box<Xxh3>,
     is_started: bool,
     is_over: bool,
+    version: u8,
     queue: Option<Box<JobQueue>>,
     /// How many places of queues there are, free ones included.
     places: u32,
@@ -131,6 +133,7 @@ impl SnapshotDecoder {
             sum: Box::new(Xxh3::new()),
             is_started: false,
             is_over: false,
+            version: SNAPSHOT_VERSION,
             queue: None,
             places: 0,
             last_kind: kind::HEADER,
@@ -238,8 +241,9 @@ impl SnapshotDecoder {
         if !rest.starts_with(MAGIC) {
             return Err(SnapshotError::Foreign);
         }
-        if rest[MAGIC.len()] != SNAPSHOT_VERSION {
-            return Err(SnapshotError::Version { version: rest[MAGIC.len()] });
+        self.version = rest[MAGIC.len()];
+        if !(1..=SNAPSHOT_VERSION).contains(&self.version) {
+            return Err(SnapshotError::Version { version: self.version });
         }
         self.sum.update(&rest[..length]);
         self.is_started = true;
@@ -267,7 +271,7 @@ impl SnapshotDecoder {
     fn take_record(&mut self, kind: u8, input: &mut Reader) -> Result<bool, CodecError> {
         if kind == kind::HEADER {
             let is_first = self.queue.is_none();
-            self.queue = Some(Box::new(header(input)?));
+            self.queue = Some(Box::new(header(input, self.version)?));
             return input.end().map(|()| is_first);
         }
         let Some(queue) = self.queue.as_deref_mut() else {
@@ -378,7 +382,7 @@ fn take_job(queue: &mut JobQueue, job: Box<Job>) -> bool {
     is_known
 }
 
-fn header(input: &mut Reader) -> Result<JobQueue, CodecError> {
+fn header(input: &mut Reader, version: u8) -> Result<JobQueue, CodecError> {
     let group = u16::try_from(input.number()?).map_err(|_| CodecError::Number)?;
     let numbers = [(); 6].map(|()| input.number());
     let [index, time_ms, wall_ms, next_sequence, serves, digest] = numbers;
@@ -394,7 +398,26 @@ fn header(input: &mut Reader) -> Result<JobQueue, CodecError> {
     queue.client_max = input.option32()?;
     queue.worker_max = input.option32()?;
     queue.totals = totals(input)?;
+    if version > 1 {
+        queue.leaders = leaders(input, queue.index)?;
+    }
     Ok(queue)
+}
+
+fn leaders(input: &mut Reader, last: u64) -> Result<VecDeque<(u64, NodeId)>, CodecError> {
+    let count = input.count()?;
+    if count > LEADERS_MAX {
+        return Err(CodecError::Number);
+    }
+    let mut leaders = VecDeque::with_capacity(count);
+    for _ in 0..count {
+        let (index, node) = (input.number()?, node(input)?);
+        if index > last || leaders.back().is_some_and(|(before, _)| *before > index) {
+            return Err(CodecError::Number);
+        }
+        leaders.push_back((index, node));
+    }
+    Ok(leaders)
 }
 
 fn queue_record(input: &mut Reader) -> Result<Queue, CodecError> {

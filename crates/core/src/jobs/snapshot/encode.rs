@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::{MAGIC, SNAPSHOT_VERSION, kind};
 use crate::jobs::codec::{put_byte, put_bytes, put_flag, put_number, put_option};
 use crate::jobs::effects::{Refusal, Reply};
-use crate::jobs::frame_codec::{put_limits, put_name, put_settings};
+use crate::jobs::frame_codec::{put_limits, put_name, put_node, put_settings};
 use crate::jobs::id::{JobId, SessionId, UserKey};
 use crate::jobs::job::{DeadReason, Finish, Job, JobState, What};
 use crate::jobs::machine::JobQueue;
@@ -246,6 +246,11 @@ fn put_header(out: &mut Vec<u8>, queue: &JobQueue) {
     put_option(out, queue.client_max);
     put_option(out, queue.worker_max);
     put_totals(out, &queue.totals);
+    put_number(out, queue.leaders.len() as u64);
+    for (index, node) in &queue.leaders {
+        put_number(out, *index);
+        put_node(out, node);
+    }
 }
 
 fn put_queue(out: &mut Vec<u8>, queue: &Queue) {

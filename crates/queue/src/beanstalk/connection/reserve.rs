@@ -175,7 +175,7 @@ impl<Q: QueueAccess> Connection<Q> {
 
 /// A job, if this assignment still holds it.
 fn held_by(answer: JobAnswer, fence: Fence) -> Option<Reserved> {
-    let JobAnswer { view, time_ms, body } = answer;
+    let JobAnswer { view, time_ms, body, .. } = answer;
     match view.state {
         JobState::Reserved { deadline_ms, .. } if view.fence == fence => Some(Reserved {
             job: view.id,

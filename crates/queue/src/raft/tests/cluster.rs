@@ -15,14 +15,13 @@ use futures_util::future::BoxFuture;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use openraft::async_runtime::watch::WatchReceiver as _;
-use synod_cluster::remote::PeerService;
+use synod_cluster::remote::{BearerToken, PeerService};
 use synod_log::FileDisk;
 use synod_log::sim_disk::SimDisk;
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
-use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 
 use super::List;
@@ -141,7 +140,7 @@ pub(super) struct Cluster {
     disks: BTreeMap<usize, SimDisk>,
     nodes: Vec<Option<Node>>,
     config: GroupConfig,
-    token: Option<MetadataValue<Ascii>>,
+    token: BearerToken,
 }
 
 impl Cluster {
@@ -165,7 +164,7 @@ impl Cluster {
             listeners.push(listener);
         }
         let dirs = (0..count).map(|_| TempDir::new().expect("there is a directory")).collect();
-        let token = Some("Bearer of the cluster".parse().expect("it can be a header"));
+        let token = BearerToken::new(Some("of the cluster"));
         let (disks, nodes) = (BTreeMap::new(), (0..count).map(|_| None).collect());
         Self { addresses, dirs, disks, nodes, config, token }
     }

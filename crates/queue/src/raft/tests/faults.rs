@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use openraft::StoredMembership;
+use synod_cluster::remote::BearerToken;
 use synod_log::sim_disk::SimDisk;
 use synod_wire::raft as wire;
 use tonic::Code;
@@ -24,7 +25,7 @@ fn caller(cluster: &str, token: Option<&str>) -> Caller {
         channels: Arc::default(),
         cluster: cluster.into(),
         group: GROUP,
-        token: token.map(|token| token.parse().expect("it can be a header")),
+        token: BearerToken::new(token),
         heartbeat: Duration::from_millis(50),
     }
 }
@@ -35,7 +36,7 @@ async fn calls_that_are_meant_for_somebody_else_are_refused() {
     cluster.put("a").await;
     let status = cluster.group(0).status();
     let address = &cluster.addresses[0].address;
-    let token = Some("Bearer of the cluster");
+    let token = Some("of the cluster");
     // A vote that would be granted by whoever it is meant for.
     let ask = |caller: Caller, id: u64| async move {
         let vote = wire::Vote { term: 99, replica: 1, is_committed: false };
@@ -48,7 +49,7 @@ async fn calls_that_are_meant_for_somebody_else_are_refused() {
     };
     let own = status.own.id;
     assert_eq!(ask(caller(CLUSTER, None), own).await, Err(Code::Unauthenticated));
-    assert_eq!(ask(caller(CLUSTER, Some("Bearer of the clusteR")), own).await, Err(Code::Unauthenticated));
+    assert_eq!(ask(caller(CLUSTER, Some("of the clusteR")), own).await, Err(Code::Unauthenticated));
     assert_eq!(ask(caller("another", token), own).await, Err(Code::FailedPrecondition));
     assert_eq!(ask(caller(CLUSTER, token), own + 1).await, Err(Code::FailedPrecondition));
     assert_eq!(ask(caller(CLUSTER, token), 0).await, Err(Code::FailedPrecondition));
@@ -141,7 +142,7 @@ async fn a_snapshot_goes_on_where_it_was_interrupted_and_a_wrong_one_is_not_used
 
     let mut cluster = Cluster::new(3, config()).await;
     cluster.start_node(1).await;
-    let (caller, own) = (caller(CLUSTER, Some("Bearer of the cluster")), cluster.group(1).status().own.id);
+    let (caller, own) = (caller(CLUSTER, Some("of the cluster")), cluster.group(1).status().own.id);
     let address = &cluster.addresses[1].address;
     let offset = async |name: &wire::SnapshotName| {
         let question = wire::OffsetRequest { target: Some(caller.target(own)), name: Some(*name) };
@@ -218,7 +219,7 @@ async fn nothing_is_acknowledged_before_it_is_durable() {
         journal: Arc::new(journal),
         config: config(),
         machine: List::default(),
-        service: RaftService::new(CLUSTER.into(), None),
+        service: RaftService::new(CLUSTER.into(), BearerToken::default()),
         channels: Arc::default(),
         is_new_cluster: true,
     };

@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{Load, Operation, PATIENCE, Tally, split};
+use super::{Load, Operation, PATIENCE, Tally, split, take_place};
 
 /// Runs one row.
 pub(super) async fn run(server: String, load: Load) -> Tally {
@@ -90,18 +90,10 @@ async fn submit(
     let mut sent = VecDeque::with_capacity(share);
     loop {
         while sent.len() < share && Instant::now() < until {
-            match places {
-                Some(places) if sent.is_empty() => {
-                    // Nothing else is to be waited for.
-                    if let Ok(place) = places.acquire().await {
-                        place.forget();
-                    }
-                }
-                Some(places) => match places.try_acquire() {
-                    Ok(place) => place.forget(),
-                    Err(_) => break,
-                },
-                None => {}
+            if let Some(places) = places
+                && !take_place(places, sent.is_empty()).await
+            {
+                break;
             }
             connection.output.extend_from_slice(put);
             sent.push_back(Instant::now());

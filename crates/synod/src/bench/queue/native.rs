@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{Load, Operation, PATIENCE, Tally, split};
+use super::{Load, Operation, PATIENCE, Tally, split, take_place};
 
 /// Runs one row.
 pub(super) async fn run(config: LinkConfig, load: Load) -> Tally {
@@ -143,18 +143,10 @@ async fn submit(
     let mut calls = VecDeque::with_capacity(lane);
     loop {
         while calls.len() < lane && Instant::now() < until {
-            match places {
-                Some(places) if calls.is_empty() => {
-                    // Nothing else is to be waited for.
-                    if let Ok(place) = places.acquire().await {
-                        place.forget();
-                    }
-                }
-                Some(places) => match places.try_acquire() {
-                    Ok(place) => place.forget(),
-                    Err(_) => break,
-                },
-                None => {}
+            if let Some(places) = places
+                && !take_place(places, calls.is_empty()).await
+            {
+                break;
             }
             let sent = Instant::now();
             match link.begin(op.clone()).await {
