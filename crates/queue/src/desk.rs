@@ -24,14 +24,14 @@ mod parked;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesOrdered;
-use synod_core::jobs::{Assignment, Command, Event, GatewayId, Op, QueueName, SessionId, Token};
+use synod_core::jobs::{Assignment, Command, Event, GatewayId, JobQueue, Op, QueueName, SessionId, Token};
 use synod_wire::queue as wire;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
@@ -237,9 +237,12 @@ struct Reign {
     parked: Parked,
     /// When something happens by itself.
     tick_at: Option<Instant>,
+    /// When the queue is told again which gateways are here: it forgets those that it has not heard of for too long, and a
+    /// client may well have nothing to do for as long.
+    refresh_at: Instant,
     /// What a simulation that delivers too early takes for the next entry, and for the state before it.
     #[cfg(test)]
-    ahead: Option<(u64, synod_core::jobs::JobQueue)>,
+    ahead: Option<(u64, JobQueue)>,
 }
 
 struct Stream {
@@ -323,10 +326,10 @@ impl Keeper {
     fn begin(&self, term: u64) -> Reign {
         let now = Instant::now();
         let grace_ends = now + self.config.grace;
-        let (orphans, due) = self.group.read(|jobs| {
+        let (orphans, due, refresh_at) = self.group.read(|jobs| {
             let queue = jobs.queue();
             let orphans = queue.sessions().map(|session| (session, grace_ends)).collect();
-            (orphans, due_at(now, queue.time_ms(), queue.next_due_ms()))
+            (orphans, due_at(now, queue.time_ms(), queue.next_due_ms()), now + refresh_pause(queue))
         });
         let mut packer = Packer::new(now);
         // Names of nodes are ones, unless a test has others.
@@ -344,6 +347,7 @@ impl Keeper {
             orphans,
             parked: Parked::default(),
             tick_at: due,
+            refresh_at,
             #[cfg(test)]
             ahead: None,
         }
@@ -484,6 +488,13 @@ impl Keeper {
             reign.tick_at = None;
             reign.packer.ask_for_tick();
         }
+        if reign.refresh_at <= now {
+            reign.refresh_at = now + self.group.read(|jobs| refresh_pause(jobs.queue()));
+            let gateways: BTreeSet<GatewayId> = reign.streams.values().map(|stream| stream.gateway).collect();
+            for gateway in gateways {
+                reign.packer.push(Origin::Desk, Op::GatewayOpen { gateway }.into());
+            }
+        }
         let late = reign.orphans.iter().filter(|(_, until)| **until <= now).map(|(session, _)| *session);
         for session in late.collect::<Vec<_>>() {
             reign.orphans.remove(&session);
@@ -495,10 +506,8 @@ impl Keeper {
 impl Reign {
     fn wake_at(&self) -> Option<Instant> {
         let grace = self.orphans.values().min().copied();
-        match (self.tick_at, grace) {
-            (Some(tick), Some(grace)) => Some(tick.min(grace)),
-            (tick, grace) => tick.or(grace),
-        }
+        let refresh = (!self.streams.is_empty()).then_some(self.refresh_at);
+        [self.tick_at, grace, refresh].into_iter().flatten().min()
     }
 }
 
@@ -533,6 +542,11 @@ pub(crate) fn not_leader(lead: &Lead) -> wire::Response {
 fn due_at(then: Instant, time_ms: u64, due_ms: Option<u64>) -> Option<Instant> {
     let wait = Duration::from_millis(due_ms?.saturating_sub(time_ms)).min(TICK_AT_LEAST_EVERY);
     Some(then + wait)
+}
+
+/// How often the queue hears of gateways that are here: in good time before it would forget them.
+fn refresh_pause(queue: &JobQueue) -> Duration {
+    Duration::from_millis(queue.limits().gateway_idle_ms / 3).min(TICK_AT_LEAST_EVERY)
 }
 
 fn unix_millis() -> u64 {

@@ -1,15 +1,18 @@
 //! What a stream may say, and what it hears when it says something else.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use synod_core::jobs::{Op, QueueName, Refusal, SessionId, Submit};
+use futures_util::future::BoxFuture;
+use synod_core::jobs::{JobId, Op, QueueName, Refusal, SessionId, Submit};
 use synod_queue::access::{Answer, CallError, PeekState, Question, QueueAccess as _};
 use synod_queue::link::{Link, LinkConfig};
-use synod_queue::{BearerToken, ClientError, Job, Worker};
+use synod_queue::{BearerToken, Client, ClientError, Connect, Job, TcpConnect, Worker};
 use synod_wire::queue as wire;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
 use crate::cluster::{Cluster, in_time};
@@ -283,4 +286,72 @@ async fn questions_are_answered_with_what_is_there() {
     let gone = in_time(client.link().ask(Question::Job { job, with_body: true })).await.expect("an answer");
     let Answer::Job(Some(gone)) = gone else { panic!("it is remembered") };
     assert_eq!(gone.body, None, "a body goes with its job");
+}
+
+/// Waits until the queue has gone through so much time since it took a job.
+async fn time_passes(client: &Client, since: JobId, millis: u64) {
+    let job = in_time(client.job(since)).await.expect("an answer").expect("a job");
+    let until = job.view.submitted.time_ms + millis;
+    let passed = async {
+        while client.overview().await.expect("an overview").time_ms < until {
+            // What is forgotten is forgotten by an entry, and that is when time passes.
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time(passed).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_says_nothing_for_too_long_goes_on_all_the_same() {
+    let cluster = Cluster::with(1, |options| options.limits.gateway_idle_ms = 1_000).await;
+    let (client, other) = (cluster.client(), cluster.client());
+    let first = in_time(client.submit("work", "one")).await.expect("a job");
+    time_passes(&other, first, 2_500).await;
+    in_time(client.submit("work", "two")).await.expect("a job");
+    assert_eq!(in_time(client.overview()).await.expect("an overview").jobs, 2, "each was taken once");
+}
+
+/// Connections that can be kept from being made.
+#[derive(Debug, Default)]
+struct Gate(AtomicBool);
+
+impl Connect for Gate {
+    fn channel(&self, endpoint: &Endpoint) -> Channel {
+        TcpConnect.channel(endpoint)
+    }
+
+    fn connect<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+    ) -> BoxFuture<'a, Result<Channel, tonic::transport::Error>> {
+        Box::pin(async move {
+            while self.0.load(Ordering::Relaxed) {
+                tokio::task::yield_now().await;
+            }
+            TcpConnect.connect(endpoint).await
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_was_away_for_too_long_comes_back_as_another_one() {
+    let mut cluster = Cluster::with(1, |options| options.limits.gateway_idle_ms = 1_000).await;
+    let gate = Arc::new(Gate::default());
+    let plain = cluster.nodes[0].as_ref().expect("it runs").queue.link_config();
+    let client = Client::new(LinkConfig { connect: Arc::clone(&gate) as Arc<_>, ..plain });
+    let first = in_time(client.submit("work", "one")).await.expect("a job");
+    gate.0.store(true, Ordering::Relaxed);
+    cluster.kill(0).await;
+    cluster.start_node(0).await;
+    // It asks while it cannot be heard, and waits.
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.submit("work", "two").await }
+    });
+    time_passes(&cluster.client(), first, 2_500).await;
+    gate.0.store(false, Ordering::Relaxed);
+    // What it had not sent yet it sends under its new name, and so all that comes later.
+    in_time(waiting).await.expect("no panic").expect("a job");
+    in_time(client.submit("work", "three")).await.expect("a job");
+    assert_eq!(in_time(client.overview()).await.expect("an overview").jobs, 3, "each was taken once");
 }
