@@ -97,7 +97,8 @@ pub(crate) struct Admission {
     /// Commands of it without an outcome.
     pub(crate) under_way: Arc<AtomicU32>,
     pub(crate) term: u64,
-    pub(crate) is_resumed: bool,
+    /// Since which entry of the log its gateway is known.
+    pub(crate) since: u64,
 }
 
 /// Something that a stream brings.
@@ -124,7 +125,8 @@ pub(crate) enum Note {
 pub(crate) enum StreamEnd {
     /// With a goodbye, and nothing left to answer: the gateway will not come back.
     Goodbye,
-    /// The client is there and took the stream back, perhaps to look for another leader: it may come back.
+    /// The client is there and took the stream back or ended it, perhaps to look for another leader: it may come back. That
+    /// everything was answered does not say that the answers came through.
     Reset,
     /// The client is gone.
     Gone,

@@ -131,19 +131,29 @@ async fn greet_and_read(
         term: admission.term,
         window: desk.config().window,
         body_bytes_max: desk.group().read(|jobs| jobs.queue().limits().body_bytes_max),
-        is_resumed: admission.is_resumed,
+        since: admission.since,
         silence_ms: u32::try_from(desk.config().silence.as_millis()).unwrap_or(u32::MAX),
     };
     let greeting = Some(wire::response::Greeting::Welcome(welcome));
     drop(out.send(Ok(wire::Response { greeting, ..wire::Response::default() })));
     let read = read(desk, &admission, requests, out).await;
     let end = match &read {
-        Ok(()) if admission.under_way.load(Ordering::Relaxed) == 0 => StreamEnd::Goodbye,
+        Ok(Said::Goodbye) if admission.under_way.load(Ordering::Relaxed) == 0 => StreamEnd::Goodbye,
+        Ok(Said::NoMore) => StreamEnd::Reset,
         Err(status) if status.code() == Code::Cancelled => StreamEnd::Reset,
-        Ok(()) | Err(_) => StreamEnd::Gone,
+        Ok(Said::Goodbye) | Err(_) => StreamEnd::Gone,
     };
     desk.hand_in(Note::Closed { stream: admission.stream, end }).await;
-    read
+    read.map(drop)
+}
+
+/// The last that a stream said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    /// That its gateway will not come back.
+    Goodbye,
+    /// Nothing in particular.
+    NoMore,
 }
 
 /// Takes in what a stream says until it ends.
@@ -152,7 +162,7 @@ async fn read(
     admission: &Admission,
     requests: &mut Streaming<wire::Request>,
     out: &ToStream,
-) -> Result<(), Status> {
+) -> Result<Said, Status> {
     let config = desk.config();
     let stream = admission.stream;
     loop {
@@ -162,8 +172,8 @@ async fn read(
             () = out.closed() => return Err(Status::cancelled("the client is gone")),
         };
         let request = next.map_err(|_| Status::deadline_exceeded("the client was silent for too long"))??;
-        let Some(request) = request else { return Ok(()) };
-        let wire::Request { hello: _, commands, queries, pulls, withdrawn } = request;
+        let Some(request) = request else { return Ok(Said::NoMore) };
+        let wire::Request { hello: _, commands, queries, pulls, withdrawn, goodbye } = request;
         if !commands.is_empty() {
             let count = u32::try_from(commands.len()).unwrap_or(u32::MAX);
             let before = admission.under_way.fetch_add(count, Ordering::Relaxed);
@@ -184,6 +194,9 @@ async fn read(
         for query in queries {
             let answers = vec![answer(desk, query).await?];
             drop(out.send(Ok(wire::Response { answers, ..wire::Response::default() })));
+        }
+        if goodbye {
+            return Ok(Said::Goodbye);
         }
     }
 }

@@ -16,6 +16,8 @@ pub(super) struct Gateway {
     pub(super) results: VecDeque<Option<Result<Reply, Refusal>>>,
     /// Results of numbers up to this one may have been forgotten. A window that grows does not bring them back.
     pub(super) forgotten: u64,
+    /// The entry of the log that opened it. One that was forgotten and comes again has another one.
+    pub(super) opened_at: u64,
     /// The queue time of the last command.
     pub(super) seen_ms: u64,
     /// When its alarm goes off. It looks whether the gateway was silent since, so that commands need not move it.

@@ -135,6 +135,12 @@ pub struct DeadCursor {
 }
 
 impl JobQueue {
+    /// Since which entry of the log a gateway is known. Another one than before: it was forgotten in between.
+    #[must_use]
+    pub fn gateway_since(&self, gateway: GatewayId) -> Option<u64> {
+        self.gateways.get(&gateway).map(|gateway| gateway.opened_at)
+    }
+
     /// The node that led when an entry of the log was written, if that is still known.
     #[must_use]
     pub fn leader_at(&self, index: u64) -> Option<&NodeId> {

@@ -14,7 +14,8 @@ mod encode;
 pub use decode::{SnapshotDecoder, SnapshotError};
 pub use encode::{Snapshot, SnapshotChunks};
 
-/// The form of snapshots that this release writes. It reads that one and the one before, which did not tell who led.
+/// The form of snapshots that this release writes. It reads that one and the one before, which told neither who led
+/// nor since when gateways are known.
 pub const SNAPSHOT_VERSION: u8 = 2;
 const MAGIC: &[u8; 8] = b"synodjob";
 

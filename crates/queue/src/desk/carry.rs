@@ -46,7 +46,12 @@ impl Keeper {
         for (origin, reply) in origins.into_iter().zip(replies) {
             match origin {
                 Origin::Desk => {}
-                Origin::Open { stream, reply: to } => reign.let_in(stream, to, &reply),
+                Origin::Open { stream, reply: to } => {
+                    let gateway = reign.streams.get(&stream).map(|stream| stream.gateway);
+                    let since =
+                        gateway.and_then(|known| self.group.read(|jobs| jobs.queue().gateway_since(known)));
+                    reign.let_in(stream, to, &reply, since);
+                }
                 Origin::Stream { stream, sequence } => {
                     reign.answer(stream, sequence, index, reply, &mut mail);
                 }
@@ -122,22 +127,27 @@ impl Reign {
         stream: StreamId,
         to: tokio::sync::oneshot::Sender<Option<Admission>>,
         reply: &Result<Reply, Refusal>,
+        since: Option<u64>,
     ) {
-        match (reply, self.streams.get(&stream)) {
-            (Ok(Reply::Opened { is_resumed }), Some(known)) => {
+        match (reply, since.zip(self.streams.get(&stream))) {
+            (Ok(_), Some((since, known))) => {
                 let under_way = Arc::clone(&known.under_way);
-                let admission = Admission { stream, under_way, term: self.term, is_resumed: *is_resumed };
+                let admission = Admission { stream, under_way, term: self.term, since };
                 if to.send(Some(admission)).is_err() {
                     self.streams.remove(&stream);
                 }
             }
-            (Err(refusal), Some(_)) => {
+            (Err(refusal), _) => {
                 let status = tonic::Status::resource_exhausted(refusal.to_string());
                 if let Some(refused) = self.streams.remove(&stream) {
                     drop(refused.out.send(Err(status)));
                 }
             }
-            _ => drop(to.send(None)),
+            // It has ended already, and its gateway was closed with it.
+            _ => {
+                self.streams.remove(&stream);
+                drop(to.send(None));
+            }
         }
     }
 

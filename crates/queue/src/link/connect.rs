@@ -28,17 +28,23 @@ pub(super) struct Connection {
     pub(super) responses: Streaming<wire::Response>,
     pub(super) window: usize,
     pub(super) silence: Duration,
-    /// Whether the leader knows what this link said before.
-    pub(super) is_resumed: bool,
+    /// Since which entry of the log the queue knows the numbers of this link.
+    pub(super) since: u64,
 }
 
 impl Connection {
     /// Says goodbye, and waits a little for the leader to hear it.
     pub(super) async fn close(self) {
         let Self { requests, mut responses, .. } = self;
-        drop(requests);
-        // Whatever it still says concerns nobody.
-        drop(timeout(GOODBYE, async { while let Ok(Some(_)) = responses.message().await {} }).await);
+        let goodbye = wire::Request { goodbye: true, ..wire::Request::default() };
+        let heard = async {
+            // Without the connection there is nobody to say it to.
+            drop(requests.send(goodbye).await);
+            drop(requests);
+            // Whatever the leader still says concerns nobody.
+            while let Ok(Some(_)) = responses.message().await {}
+        };
+        drop(timeout(GOODBYE, heard).await);
     }
 }
 
@@ -195,7 +201,7 @@ async fn greet(channel: Channel, hello: &wire::Hello, token: &BearerToken) -> Re
             responses,
             window: usize::try_from(welcome.window).unwrap_or(usize::MAX).max(1),
             silence: Duration::from_millis(welcome.silence_ms.max(SILENCE_MS_MIN).into()),
-            is_resumed: welcome.is_resumed,
+            since: welcome.since,
         }))),
         Some(wire::response::Greeting::NotLeader(told)) => Ok(Greeted::NotLeader(told.leader)),
         None => Err(tonic::Status::unavailable("the node ended the stream without a greeting")),

@@ -55,8 +55,8 @@ pub(super) struct Driver {
     config: Arc<LinkConfig>,
     /// Who numbers.
     gateway: GatewayId,
-    /// Whether the queue has ever known that gateway.
-    is_welcomed: bool,
+    /// Since which entry of the log the queue knows that gateway, once it does.
+    known_since: Option<u64>,
     ledger: Ledger<Pending>,
     /// Commands of the driver itself, for which there is no number yet.
     backlog: VecDeque<Pending>,
@@ -79,7 +79,7 @@ pub(super) async fn run(config: Arc<LinkConfig>, mut asks: mpsc::Receiver<Ask>) 
     let mut driver = Driver {
         config,
         gateway: seeker.gateway(),
-        is_welcomed: false,
+        known_since: None,
         ledger: Ledger::new(),
         backlog: VecDeque::new(),
         questions: HashMap::new(),
@@ -112,7 +112,7 @@ pub(super) async fn run(config: Arc<LinkConfig>, mut asks: mpsc::Receiver<Ask>) 
             driver.refuse();
             continue;
         };
-        if driver.is_welcomed && !connection.is_resumed {
+        if driver.known_since.is_some_and(|since| since != connection.since) {
             // The queue has forgotten the gateway. Its numbers are not used a second time, so that each means one command.
             connection.close().await;
             driver.begin_anew();
@@ -120,7 +120,7 @@ pub(super) async fn run(config: Arc<LinkConfig>, mut asks: mpsc::Receiver<Ask>) 
             driver.gateway = seeker.gateway();
             continue;
         }
-        driver.is_welcomed = true;
+        driver.known_since = Some(connection.since);
         if driver.serve(connection, &mut asks).await {
             return;
         }
@@ -195,7 +195,7 @@ impl Driver {
         for (sequence, pending) in self.ledger.renumber() {
             self.settle(Some(sequence), pending, Err(CallError::NoLeader));
         }
-        self.is_welcomed = false;
+        self.known_since = None;
     }
 
     /// Says again what has no outcome.

@@ -355,3 +355,49 @@ async fn a_client_that_was_away_for_too_long_comes_back_as_another_one() {
     in_time(client.submit("work", "three")).await.expect("a job");
     assert_eq!(in_time(client.overview()).await.expect("an overview").jobs, 3, "each was taken once");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_goodbye_has_a_gateway_forgotten_and_whoever_comes_again_is_told() {
+    let cluster = Cluster::start(1).await;
+    cluster.leader().await;
+    let address = cluster.client().link().seeds()[0].clone();
+    let welcomed = async || {
+        let mut raw = Raw::open(&address, Some("client")).await.expect("a stream");
+        raw.hello(0).await;
+        let greeting = raw.response().await.greeting;
+        let Some(wire::response::Greeting::Welcome(welcome)) = greeting else { panic!("{greeting:?}") };
+        (raw, welcome.since)
+    };
+    let submit = || {
+        let submit = wire::Submit { queue: "work".into(), body: "x".into(), ..Default::default() };
+        command(1, wire::command::Op::Submit(submit))
+    };
+    let outcome = async |raw: &mut Raw| loop {
+        if let Some(outcome) = raw.response().await.outcomes.pop() {
+            return outcome;
+        }
+    };
+    let (mut first, since) = welcomed().await;
+    first.say(submit()).await;
+    let told = outcome(&mut first).await;
+    // All is answered, and the stream ends. Nobody knows whether the answer came through.
+    let Raw { requests, mut responses } = first;
+    drop(requests);
+    while let Ok(Some(_)) = in_time(responses.message()).await {}
+    let (mut second, again) = welcomed().await;
+    assert_eq!(again, since, "its numbers are known");
+    second.say(submit()).await;
+    assert_eq!(outcome(&mut second).await.result, told.result, "the same job");
+    assert_eq!(in_time(cluster.client().overview()).await.expect("an overview").jobs, 1);
+
+    // After a goodbye they are not, and whoever was told the first one learns that.
+    second.say(wire::Request { goodbye: true, ..Default::default() }).await;
+    while let Ok(Some(_)) = in_time(second.responses.message()).await {}
+    let mut later = welcomed().await;
+    while later.1 == since {
+        // The goodbye was heard, and becomes an entry soon.
+        later = welcomed().await;
+    }
+    // Also if the first welcome of the new life was lost on its way.
+    assert_eq!(welcomed().await.1, later.1);
+}

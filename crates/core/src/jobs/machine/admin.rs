@@ -24,7 +24,10 @@ impl JobQueue {
         }
         let alarm_ms = self.time_ms.saturating_add(self.limits.gateway_idle_ms);
         self.timers.set(alarm_ms, Alarm::Gateway(id));
-        self.gateways.insert(id, Gateway { seen_ms: self.time_ms, alarm_ms, ..Gateway::default() });
+        self.gateways.insert(
+            id,
+            Gateway { opened_at: self.index, seen_ms: self.time_ms, alarm_ms, ..Gateway::default() },
+        );
         Ok(Reply::Opened { is_resumed: false })
     }
 

@@ -948,7 +948,7 @@ fn who_led_when_is_remembered_up_to_a_bound() {
     assert_eq!(leader_at(&world.queue, led_by_a).as_deref(), Some("a"));
     assert_eq!(leader_at(&world.queue, submitted(&world, job)).as_deref(), Some("a"));
     assert_eq!(leader_at(&world.queue, world.index + 5).as_deref(), Some("b"));
-    let bytes = |queue: &JobQueue| queue.snapshot().chunks().flatten().collect::<alloc::vec::Vec<u8>>();
+    let bytes = |queue: &JobQueue| queue.snapshot().chunks().flatten().collect::<Vec<u8>>();
     let restored = JobQueue::decode_snapshot(bytes(&world.queue).into()).expect("a snapshot");
     assert_eq!(leader_at(&restored, led_by_a).as_deref(), Some("a"));
     // So many changes later the first ones are not known any more; the later ones are.

@@ -335,7 +335,7 @@ impl SnapshotDecoder {
             }
             kind::GATEWAY => {
                 let id = GatewayId::new(input.number()?);
-                let added = gateway_record(input)?;
+                let added = gateway_record(input, self.version)?;
                 let is_next = queue.gateways.last_key_value().is_none_or(|(last, _)| *last < id);
                 queue.timers.set(added.alarm_ms, Alarm::Gateway(id));
                 queue.gateways.insert(id, added);
@@ -466,8 +466,9 @@ fn session_record(input: &mut Reader) -> Result<Session, CodecError> {
     Ok(session)
 }
 
-fn gateway_record(input: &mut Reader) -> Result<Gateway, CodecError> {
+fn gateway_record(input: &mut Reader, version: u8) -> Result<Gateway, CodecError> {
     let mut gateway = Gateway {
+        opened_at: if version > 1 { input.number()? } else { 0 },
         highest: input.number()?,
         forgotten: input.number()?,
         seen_ms: input.number()?,

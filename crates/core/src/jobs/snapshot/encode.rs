@@ -87,6 +87,7 @@ impl JobQueue {
         for (id, gateway) in &self.gateways {
             write(kind::GATEWAY, &mut |out| {
                 put_number(out, id.get());
+                put_number(out, gateway.opened_at);
                 put_number(out, gateway.highest);
                 put_number(out, gateway.forgotten);
                 put_number(out, gateway.seen_ms);
