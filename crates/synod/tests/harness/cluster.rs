@@ -248,7 +248,11 @@ initial_cluster:
                 return Err(format!("{slot:?}"));
             }
             for (old, new) in before.iter().zip(&now).filter(|(old, _)| self.is_served_by(old, deposed)) {
-                assert!(new.epoch > old.epoch, "a new primary without a new epoch: {old:?} {new:?}");
+                assert!(new.epoch != old.epoch, "a new primary without a new epoch: {old:?} {new:?}");
+                if new.epoch < old.epoch {
+                    // It had not heard of that epoch yet when the other one was cut off.
+                    return Err(format!("{new:?}"));
+                }
             }
             Ok(())
         });
