@@ -524,3 +524,89 @@ const CHUNK_BYTES: usize = 256 << 10;
 const SNAPSHOT_CHUNKS_MAX: usize = 4;
 /// How long a receiver may take to say what it has of a snapshot.
 const OFFSET_PATIENCE: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use tokio_stream::wrappers::UnboundedReceiverStream;
+
+    use super::*;
+    use crate::journal::EntryId;
+    use crate::raft::types::{Command, log_id};
+
+    type Requests = UnboundedReceiverStream<AppendEntriesRequest<Types>>;
+
+    /// A stream of appends whose answers nobody waits for, and where its requests come out.
+    fn stream(input: Requests) -> (AppendStream<Requests>, mpsc::Receiver<wire::AppendRequest>) {
+        let (requests, sent) = mpsc::channel(WINDOW_REQUESTS + 1);
+        let patience = Duration::from_secs(1);
+        let stream = AppendStream {
+            input: Some((input, requests)),
+            replies: None,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            patience,
+            deadline: Box::pin(tokio::time::sleep(patience)),
+            held: None,
+            held_until: Box::pin(tokio::time::sleep(COMMIT_HELD)),
+        };
+        (stream, sent)
+    }
+
+    /// Entry `index` if there is one, and the word that those up to `committed` are committed.
+    fn request(index: Option<u64>, committed: u64) -> AppendEntriesRequest<Types> {
+        let id = |index| log_id(EntryId { term: 1, index });
+        let payload = openraft::EntryPayload::Normal(Command(Bytes::from_static(b"x")));
+        let entry = |index| openraft::Entry { log_id: id(index), payload };
+        AppendEntriesRequest {
+            vote: Vote::new_committed(1, 1),
+            prev_log_id: None,
+            entries: index.map(entry).into_iter().collect(),
+            leader_commit: Some(id(committed)),
+        }
+    }
+
+    /// What has come out: how many entries with each message, and what it says is committed.
+    fn taken(sent: &mut mpsc::Receiver<wire::AppendRequest>) -> Vec<(usize, u64)> {
+        let all = std::iter::from_fn(|| sent.try_recv().ok());
+        all.map(|request| (request.entries.len(), request.committed.map_or(0, |id| id.index))).collect()
+    }
+
+    async fn send(stream: &mut AppendStream<Requests>) {
+        std::future::poll_fn(|context| {
+            stream.send(context);
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_committed_goes_with_the_next_entries_and_alone_when_none_come() {
+        let (input, inputs) = mpsc::unbounded_channel();
+        let (mut stream, mut sent) = stream(inputs.into());
+        let mut after = async |requests: Vec<AppendEntriesRequest<Types>>, pause: Duration| {
+            for request in requests {
+                input.send(request).expect("it is taken");
+            }
+            tokio::time::sleep(pause).await;
+            send(&mut stream).await;
+            taken(&mut sent)
+        };
+        let soon = COMMIT_HELD / 5;
+        assert_eq!(after(vec![request(Some(1), 0)], Duration::ZERO).await, [(1, 0)]);
+        // A lone word of a commit waits, and the next entry says the same.
+        assert_eq!(after(vec![request(None, 1)], soon).await, []);
+        assert_eq!(after(vec![request(Some(2), 1)], soon).await, [(1, 1)]);
+        // Where nothing follows it goes by itself, the latest of several; they do not put each other off.
+        assert_eq!(after(vec![request(None, 2)], soon).await, []);
+        assert_eq!(after(vec![request(None, 3)], soon).await, []);
+        assert_eq!(after(vec![], COMMIT_HELD - 2 * soon).await, []);
+        assert_eq!(after(vec![], soon * 2).await, [(0, 3)]);
+        assert_eq!(after(vec![], COMMIT_HELD).await, []);
+        // And it goes when nothing can follow any more.
+        assert_eq!(after(vec![request(None, 4)], soon).await, []);
+        drop(input);
+        send(&mut stream).await;
+        assert_eq!(taken(&mut sent), [(0, 4)]);
+        assert!(stream.input.is_none());
+    }
+}
