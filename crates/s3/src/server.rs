@@ -16,7 +16,7 @@ use s3s::service::S3Service;
 use s3s::{S3Error, s3_error};
 use synod_store::objects::contract::ObjectStore;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::chunks::ChunkGuard;
@@ -33,33 +33,36 @@ use crate::service::Service;
 pub(crate) async fn serve<S: ObjectStore>(
     listener: TcpListener,
     front: Arc<Front<S>>,
-    mut stopped: watch::Receiver<Option<Duration>>,
+    stopped: watch::Receiver<Option<Duration>>,
 ) {
     let room = Arc::new(Semaphore::new(front.config.connections_max));
     let mut connections = JoinSet::new();
+    let taken = |stream: TcpStream, permit: OwnedSemaphorePermit| {
+        let (front, stopped) = (Arc::clone(&front), stopped.clone());
+        async move {
+            front.counted.connections.fetch_add(1, Ordering::Relaxed);
+            front.counted.connections_total.fetch_add(1, Ordering::Relaxed);
+            connection(stream, &front, stopped).await;
+            front.counted.connections.fetch_sub(1, Ordering::Relaxed);
+            drop(permit);
+        }
+    };
+    let mut stopping = stopped.clone();
     loop {
         if room.available_permits() == 0 {
             front.counted.connections_delayed.fetch_add(1, Ordering::Relaxed);
         }
         let accepted = async {
-            let permit = Arc::clone(&room).acquire_owned().await;
-            (listener.accept().await, permit)
+            let permit = Arc::clone(&room).acquire_owned().await.ok()?;
+            Some((listener.accept().await, permit))
         };
-        let stopping = async { drop(stopped.wait_for(Option::is_some).await) };
+        let stopping = async { drop(stopping.wait_for(Option::is_some).await) };
         tokio::select! {
             () = stopping => break,
             Some(_) = connections.join_next() => {}
-            (accepted, permit) = accepted => match accepted {
-                Ok((stream, _)) => {
-                    let (front, stopped) = (Arc::clone(&front), stopped.clone());
-                    connections.spawn(async move {
-                        front.counted.connections.fetch_add(1, Ordering::Relaxed);
-                        front.counted.connections_total.fetch_add(1, Ordering::Relaxed);
-                        connection(stream, &front, stopped).await;
-                        front.counted.connections.fetch_sub(1, Ordering::Relaxed);
-                        drop(permit);
-                    });
-                }
+            // The semaphore is never closed.
+            Some((accepted, permit)) = accepted => match accepted {
+                Ok((stream, _)) => drop(connections.spawn(taken(stream, permit))),
                 Err(error) => {
                     // Usually there are too many open files: others must be closed first.
                     tracing::warn!(%error, "no connection can be taken");
@@ -68,7 +71,17 @@ pub(crate) async fn serve<S: ObjectStore>(
             },
         }
     }
-    drop(listener);
+    // Whoever the system has let in already would be cut off with the listener, in the middle of its request. It is asked
+    // directly: what the runtime knows of it may be late.
+    if let Ok(listener) = listener.into_std() {
+        while let (Ok((stream, _)), Ok(permit)) = (listener.accept(), Arc::clone(&room).try_acquire_owned()) {
+            if stream.set_nonblocking(true).is_ok()
+                && let Ok(stream) = TcpStream::from_std(stream)
+            {
+                connections.spawn(taken(stream, permit));
+            }
+        }
+    }
     let patience = stopped.borrow().unwrap_or_default();
     let all = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(patience, all).await.is_err() {
