@@ -1,5 +1,6 @@
 //! The gateway itself: what it says of failures, what it counts, how it stops.
 
+use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
 use synod_core::objects::Space;
@@ -230,4 +231,19 @@ async fn a_configuration_that_cannot_be_is_refused() {
     config.region = "eu-1".to_owned();
     let taken = Gateway::start(world.store.clone(), config).await.unwrap_err();
     assert!(matches!(taken, GatewayError::Listen { .. }), "{taken}");
+}
+
+#[tokio::test]
+async fn who_has_connected_before_the_stop_is_answered() {
+    // Which of the two the gateway sees first is chance, so it gets several.
+    for _ in 0..20 {
+        let world = World::start_with(|_| {}).await;
+        // The system lets it in; the gateway has had no turn to take it since.
+        let mut stream = std::net::TcpStream::connect(world.gateway.address()).expect("a connection");
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("it is open");
+        world.gateway.shutdown(Duration::from_secs(10)).await;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it was not reset");
+        assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    }
 }
