@@ -194,22 +194,33 @@ fn records(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
 }
 
 #[test]
-fn a_snapshot_from_before_leaders_were_told_is_read() {
+fn a_snapshot_of_the_first_version_is_read() {
     let mut cast = Cast::new(JobLimits::default());
     cast.apply(7, vec![Op::Submit(Submit::new(QueueName::new("mail").expect("a name"), "x")).into()]);
     let whole = bytes_of(&cast.queue);
-    // Its header ends before the number of leaders, of which there are none here.
+    // In the first version the header ended before the leaders, of which there are none here, and gateways did not tell
+    // since when they are known, which comes behind their name.
     let header = records(&whole)[0].clone();
+    let gateway = records(&whole).into_iter().find(|record| whole[record.start + 1] == 5).expect("a gateway");
+    let name = gateway.start + 2;
+    let since = name + whole[name..].iter().position(|byte| byte & 0x80 == 0).expect("a number") + 1;
+    assert_eq!((whole[8], whole[header.end - 1], whole[since]), (2, 0, 1));
     let mut old = whole.clone();
-    assert_eq!((old[8], old[header.end - 1]), (2, 0));
     old[8] = 1;
-    old.remove(header.end - 1);
-    let length = whole[header.start] & 0x7F;
-    assert!(length > 0, "the length does not borrow from its next byte");
-    old[header.start] -= 1;
+    for (record, field) in [(&gateway, since), (&header, header.end - 1)] {
+        assert!(old[record.start] & 0x7F > 0, "the length does not borrow from its next byte");
+        old[record.start] -= 1;
+        old.remove(field);
+    }
     let restored = JobQueue::decode_snapshot(with_right_sum(old.clone()).into()).expect("a snapshot");
-    assert_eq!(bytes_of(&restored), whole, "it is the same state");
-    // What says that it is of today has to tell them.
+    let mut known = whole.clone();
+    known[since] = 0;
+    assert_eq!(
+        bytes_of(&restored),
+        with_right_sum(known),
+        "it is the same state, but for what it did not tell"
+    );
+    // What says that it is of today has to tell all.
     old[8] = 2;
     assert!(JobQueue::decode_snapshot(with_right_sum(old).into()).is_err());
     let mut later = whole;
